@@ -140,7 +140,7 @@ def next_memory(memory, inputs, lengths=None):
 
     Dai et al. (2019), Section 3.2: `SG(h)`. Memory is `(B, M, D)`, the segment's `inputs` of the
     layer are `(B, T, D)`. `lengths`, int32 `(B,)` or `()`, are the tokens of each row to remember;
-    `None` is all of them.
+    by default all.
     """
     memory_length, segment_length = memory.shape[1], inputs.shape[1]
     if memory_length == 0:

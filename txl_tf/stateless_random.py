@@ -20,9 +20,9 @@ _SQUARE_ROOT = 0x6A09E667
 def fold_seed(seed, site):
     """Derives a seed for one place that draws random numbers.
 
-    Seeds are int32 `(2,)` or `(B, 2)`, or `None`, which stays `None`. No other place has the same
-    `site`. Only the first number changes, by large steps, so that the sites of neighbouring seeds
-    differ. Folding twice adds the sites.
+    Seeds are int32 `(2,)` or `(B, 2)`, or `None`, which stays `None`. Each place has its own
+    `site`. Only the first number changes, by large steps, so that neighbouring seeds with different
+    sites do not meet. Folding twice adds the sites.
     """
     if seed is None:
         return None

@@ -87,3 +87,10 @@ def test_half_precision_keeps_the_softmax_in_float32(monkeypatch):
     outputs = attend(layer, random(B, 4, D), random(B, 3, D), mask)
     assert dtypes == ["float32"]
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("names", ["memory kept", "attend attention_mask", "kept attend"])
+def test_arguments_of_a_call_that_exclude_each_other_are_refused(names):
+    arguments = dict.fromkeys(names.split(), random(B, 1, D))
+    with pytest.raises(ValueError, match=r"takes only one of each pair.*Received: "):
+        built(RelativeAttention(N, H), D)(random(B, 1, D), **arguments)

@@ -22,7 +22,8 @@ from txl_tf.layers.cluster_loops import (
 from txl_tf.layers.configured_layer import ConfiguredLayer, normal_unless
 from txl_tf.layers.token_ids import check_token_ids
 
-_MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
+# The most logits of a tail that exist at a time, 256 MiB in float32.
+_MAX_CHUNK_LOGITS = 2**26
 # Number of tokens assumed for capacities if the shape is unknown.
 _UNKNOWN_NUM_TOKENS = 1024
 
@@ -241,8 +242,8 @@ class AdaptiveSoftmax(VocabularyLayer):
     def logits(self, hidden, tables=None, projections=None):
         """Returns scores whose softmax are the probabilities; arguments and shape as in a call.
 
-        They are the products with the table. With `cutoffs` the tails have no scores beside those
-        of the head, and all scores are log-probabilities.
+        Without `cutoffs` they are the products with the table. With `cutoffs` they are
+        log-probabilities, because the products of a tail only compare ids of this tail.
         """
         if self.clusters.cutoffs:
             return self.call(hidden, tables, projections)
@@ -258,8 +259,8 @@ class AdaptiveSoftmax(VocabularyLayer):
         for index, (table, bias, projection) in enumerate(tails):
             features = project_back(hidden, projection)
             logits = table_logits(features, table, bias)
-            of_cluster = head_log_probs[..., size + index : size + index + 1]
-            parts.append(of_cluster + ops.log_softmax(logits, axis=-1))
+            cluster_log_prob = head_log_probs[..., size + index : size + index + 1]
+            parts.append(cluster_log_prob + ops.log_softmax(logits, axis=-1))
         return ops.concatenate(parts, axis=-1)
 
     def negative_log_likelihood(self, hidden, target_ids, tables=None, projections=None):
@@ -281,11 +282,13 @@ class AdaptiveSoftmax(VocabularyLayer):
         nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
         if self.clusters.cutoffs:
             total = 0.0
-            # How many tokens of each tail are computed at a time changes no result. Multiples of 8
-            # are the rows of a TPU's tile of float32.
+            # The number of tokens that are computed at a time changes no result. It is a multiple
+            # of 8, the rows of a TPU's tile of float32.
             expected = self.clusters.tail_capacities(static_num_tokens(target_ids))
-            most = [max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]]
-            capacities = list(map(min, expected, most))
+            limits = [
+                max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]
+            ]
+            capacities = list(map(min, expected, limits))
             for index, ids, group, capacity in self._tails(flat_ids, clusters, capacities):
                 total = total + cluster_negative_log_likelihood(
                     hidden, ids, group, capacity, *weights[index]
@@ -311,14 +314,16 @@ class AdaptiveSoftmax(VocabularyLayer):
             # The gradient of one split is one concatenation; slices would give a sum of whole
             # tables.
             tables = ops.split(tables[0], list(self.clusters.cutoffs), axis=0)
-        used = [
+        projections = [
             self._shared_projection(index, projections)
             if self._shares_projection(index)
             else own_projection
             for index, own_projection in enumerate(self.projections)
         ]
-        used = [None if each is None else ops.cast(each, self.compute_dtype) for each in used]
-        return list(zip(tables, self.biases, used, strict=True))
+        projections = [
+            None if each is None else ops.cast(each, self.compute_dtype) for each in projections
+        ]
+        return list(zip(tables, self.biases, projections, strict=True))
 
     def _shared_projection(self, index, projections):
         shapes = self.clusters.projection_shapes

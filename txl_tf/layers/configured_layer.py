@@ -20,14 +20,14 @@ class ConfiguredLayer(keras.layers.Layer):
 
 
 def normal_unless(initializer, stddev=0.02):
-    """Returns an initializer as an object; without one a normal distribution."""
+    """Returns the initializer as an object, or a normal distribution if it is `None`."""
     if initializer is None:
         initializer = keras.initializers.RandomNormal(stddev=stddev)
     return keras.initializers.get(initializer)
 
 
 def projection_of(layer, units, name, input_dim, use_bias=False):
-    """Returns a built `Dense` with the initializer and the dtypes of the layer it is part of."""
+    """Returns a built `Dense` with the initializer and the dtypes of the layer that contains it."""
     dense = keras.layers.Dense(
         units,
         use_bias=use_bias,

@@ -91,8 +91,9 @@ class DecoderBlock(keras.layers.Layer):
             return SeededDropout(config.dropout, shared_axes, name=name, **common)
 
         def norm(name):
-            epsilon = config.layer_norm_epsilon
-            return keras.layers.LayerNormalization(epsilon=epsilon, name=name, **common)
+            return keras.layers.LayerNormalization(
+                epsilon=config.layer_norm_epsilon, name=name, **common
+            )
 
         self.attention = self._create_attention()
         self.attention_dropout = dropout("attention_dropout")

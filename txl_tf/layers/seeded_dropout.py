@@ -1,4 +1,4 @@
-"""Dropout that all layers use, whose masks depend on a seed for each row alone.
+"""Dropout of all layers, whose masks depend only on a seed for each row.
 
 Shape letters used in this module: B rows, T segment length, D hidden width.
 """
@@ -32,7 +32,7 @@ class SeededDropout(ConfiguredLayer):
     Call arguments:
         inputs: float tensor `(B, ...)`.
         seed: optional int32 tensor `(B, 2)`, a seed per row, or `(2,)`, from which
-            `functional.row_seeds` makes those for the rows 0 to `B - 1`.
+            `functional.row_seeds` derives the seeds of the rows 0 to `B - 1`.
         training: bool. If `True`, dropout is active.
 
     Returns:
@@ -80,7 +80,7 @@ class SeededDropout(ConfiguredLayer):
 
 
 def drawn_row_seeds(seed_generator, num_rows):
-    """Draws the seed of each row, int32 `(B, 2)`; replicas draw others, as in one larger batch."""
+    """Draws the seed of each row, int32 `(B, 2)`; rows of all replicas count as one batch."""
     rows = ops.arange(num_rows, dtype="int32")
     is_tensorflow = keras.backend.backend() == "tensorflow"
     if is_tensorflow and (replica := tf.distribute.get_replica_context()) is not None:

@@ -148,14 +148,14 @@ def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def quantized_layers(model: keras.Model) -> dict[str, Any]:
     """Returns the `quantization_modes` of all layers in their order, or nothing if all are None.
 
-    Filters may choose some layers.
+    Only some layers have a mode if `quantize` was called with filters.
     """
     modes = [getattr(each, "quantization_mode", None) for each in nested_layers(model)]
     return {"quantization_modes": modes} if any(modes) else {}
 
 
 def quantize_layers(model: keras.Model, modes: Sequence[str | None]) -> None:
-    """Quantizes the layers of a new model, before its weights are loaded, which are stored so.
+    """Quantizes the layers of a new model, so that quantized weights can be loaded into it.
 
     A `DTypePolicyMap` has quantized its layers already.
     """

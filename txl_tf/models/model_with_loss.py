@@ -107,7 +107,7 @@ class ModelWithLoss(keras.Model):
 
 
 def _takes_probabilities(function: Any) -> bool:
-    """True for a loss or metric, or its name, that takes probabilities although it has a choice."""
+    """True if a loss or metric, or the one of a name, could take logits but takes probabilities."""
     if isinstance(function, str):
         for module in (keras.losses, keras.metrics):
             try:

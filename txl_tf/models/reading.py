@@ -1,4 +1,4 @@
-"""How one call of a `TransformerXL` reads, as an engine for inference may decide otherwise.
+"""Settings of one call of a `TransformerXL`, by which inference reads in another way.
 
 Shape letters used in this module: T tokens of the call.
 """
@@ -13,7 +13,10 @@ from txl_tf.layers.visible_keys import VisibleKeys
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
-    """How a call reads its tokens, where this does not follow from the model alone.
+    """Settings of one call, where they do not follow from the model.
+
+    An inference engine creates them and the model reads them. A call without a `Reading` has the
+    lengths and the operator of its model.
 
     Attributes:
         config: `ModelConfig` of the lengths; an evaluation may have other lengths.
@@ -33,7 +36,7 @@ class Reading:
     num_unused: int = 0
 
     def visible_keys(self, num_tokens, valid_length, document_starts=None, lengths=None):
-        """Returns the `VisibleKeys` of `T` tokens after a memory; arguments as there."""
+        """Returns the `VisibleKeys` of `T` tokens after a memory; arguments as in that class."""
         return VisibleKeys(
             num_tokens=num_tokens,
             memory_length=self.memory_length,

@@ -69,6 +69,8 @@ class StatefulTransformerXL(ModelWithLoss):
             Functional model or a compiled function.
     """
 
+    has_loss_per_position = True
+
     def __init__(self, config, batch_size, **kwargs):
         model = config if isinstance(config, TransformerXL) else None
         if model is not None:
@@ -80,13 +82,14 @@ class StatefulTransformerXL(ModelWithLoss):
         )
         self.transformer_xl.build((batch_size, None))
         self.config = self.transformer_xl.config
-        # Not an attribute that Keras tracks, see `MemoryVariables`.
+        # `MemoryVariables` by use: `fit`, `evaluate` and `predict`. `_use` names the one that a
+        # call continues: `fit`, except in a block of `_using`. The others are created before the
+        # first step that uses them, and cleared before each `evaluate`, `predict` and `export`.
+        # Keras would track the dict if it were set as an attribute.
         self.__dict__["_states"] = {}
         self._use = "fit"
         self._create_state("fit")
         self.built = True
-
-    has_loss_per_position = True
 
     def _create_state(self, use):
         """Creates the variables of `fit`, `evaluate` or `predict`, unless they exist."""

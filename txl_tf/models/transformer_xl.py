@@ -65,7 +65,8 @@ class TransformerXL(LanguageModel):
         training: bool. If `True`, dropout is active.
         lengths: optional int32 tensor `(B,)` or `()`, from 0 to `T`: the tokens of each row that
             enter memory.
-        reading: optional `Reading`, with which memory may also hold keys and values.
+        reading: optional `Reading` of an inference engine. With it memory may also hold keys and
+            values.
 
     Returns:
         Tuple of the hidden states `(B, T, D)` and the next memory.
@@ -198,10 +199,10 @@ class TransformerXL(LanguageModel):
         lengths=None,
         reading=None,
     ):
-        """Returns the hidden states of all layers and the next memory; arguments as in a call.
+        """Returns the hidden states of all layers and the next memory; arguments are as in a call.
 
-        The hidden states are a list of the embeddings and the output of every block, `L + 1`
-        tensors `(B, T, D)`; the last one after its dropout.
+        The hidden states are a list of `L + 1` tensors `(B, T, D)`: the embeddings and the output
+        of every block. The last output has passed its dropout.
         """
         if reading is None:
             check_memory(memory, Memory, token_ids)
@@ -218,7 +219,7 @@ class TransformerXL(LanguageModel):
         attend = reading.operator.bind(visible, self.compute_dtype)
         hidden = drop(self.embedding_dropout, self.embed(token_ids), _EMBEDDINGS)  # [B, T, D]
         hidden_states, next_kept = [hidden], []
-        of_memory = [memory.of_layer(index) for index in range(len(self.blocks))]
+        memory_arguments = [memory.of_layer(index) for index in range(len(self.blocks))]
         encoding = None
         if reading.distances is None:
             encoding = self._encoding(visible.num_places + visible.num_tokens, reading.config)
@@ -226,13 +227,20 @@ class TransformerXL(LanguageModel):
             # All rows share the positions, and so their dropout mask.
             encoding = drop(self.position_dropout, encoding, _POSITIONS, common_seed(dropout_seed))
         if self.config.position_encoding == "sinusoidal":
-            hidden, state = functional.add_positions(encoding, hidden, of_memory[0]["memory"])
-            of_memory[0] = {"memory": state}
+            hidden, state = functional.add_positions(
+                encoding, hidden, memory_arguments[0]["memory"]
+            )
+            memory_arguments[0] = {"memory": state}
         position = self._position_arguments(encoding)
         distances = reading.distances or [None] * len(self.blocks)
         for index, block in enumerate(self.blocks):
             seed = fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
-            tensors = {"inputs": hidden, "dropout_seed": seed, **of_memory[index], **position}
+            tensors = {
+                "inputs": hidden,
+                "dropout_seed": seed,
+                **memory_arguments[index],
+                **position,
+            }
             options = {"attend": attend, "training": training, "distances": distances[index]}
             if self.rematerialize and isinstance(memory, Memory):
                 outputs = rematerialized_call(block, tensors, options)
@@ -247,7 +255,7 @@ class TransformerXL(LanguageModel):
         return hidden_states, next_memory
 
     def _operator(self):
-        """Returns the way to attend, without another one by an execution plan."""
+        """Returns the operator of calls without a `reading`."""
         if self.attention_kernel is None:
             return AllHeads()
         return OnChipAttention(self.attention_kernel)
@@ -284,7 +292,7 @@ class TransformerXL(LanguageModel):
         )
 
     def _encoding(self, key_length, config):
-        """Returns the sinusoids `(K, D)` of the distances `K - 1` to 0, if positions are these."""
+        """Returns the sinusoids `(K, D)` of the distances `K - 1` to 0, or `None` without them."""
         if config.position_encoding not in ("transformer_xl", "sinusoidal"):
             return None
         return functional.relative_positional_encoding(
@@ -297,8 +305,7 @@ class TransformerXL(LanguageModel):
         if self.config.position_encoding == "transformer_xl":
             arguments["position_encoding"] = encoding
         if self.config.share_attention_biases:
-            arguments["content_bias"] = self.content_bias
-            arguments["position_bias"] = self.position_bias
+            arguments |= {"content_bias": self.content_bias, "position_bias": self.position_bias}
         return arguments
 
     def initial_memory(self, batch_size, memory_length=None, zeros_count=False):

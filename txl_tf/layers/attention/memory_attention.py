@@ -170,9 +170,8 @@ class MemoryAttention(ConfiguredLayer):
         weights_BNTK = self._weights(scores_BNTK, dropout_seed, training)
         attended_BNTH = ops.matmul(weights_BNTK, together.values)
         attended_BTNH = ops.transpose(attended_BNTH, [0, 2, 1, 3])
-        width = self.num_heads * self.head_dim
-        attended = ops.reshape(attended_BTNH, [-1, ops.shape(attended_BTNH)[1], width])
-        return attended, together
+        shape = [-1, ops.shape(attended_BTNH)[1], self.num_heads * self.head_dim]
+        return ops.reshape(attended_BTNH, shape), together
 
     def queries(self, projections):
         """Returns the scaled queries for contents and for distances, `(B, T, N, H)` each."""

@@ -29,7 +29,7 @@ class Attend(Protocol):
     ) -> tuple[Any, Any]:
         """Returns the attended values `(B, T, N * H)`, and what memory keeps next.
 
-        The second result is `None` unless the projections have `kept`.
+        The second result has a meaning only if the projections have `kept`.
         """
 
 
@@ -89,8 +89,9 @@ class HeadByHead(AllHeads):
     program grows with the number of heads and rows, so it suits neither compilers nor many rows.
 
     Attributes:
-        tokens_together: int. The most tokens of a part. The scores of 256 queries of a head fit in
-            a cache, and their products are large enough to be fast.
+        tokens_together: int. Tokens of a part, rounded down to whole segments, but at least one
+            segment. The scores of 256 queries of a head fit in a cache, and their products are
+            large enough to be fast.
     """
 
     tokens_together: int = 256
@@ -100,13 +101,13 @@ class HeadByHead(AllHeads):
         return min(num_tokens, num_segments * segment_length)
 
     def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
-        together = self.part_tokens(visible.num_tokens, visible.segment_length)
+        part_length = self.part_tokens(visible.num_tokens, visible.segment_length)
         first_keys = visible.first_keys()
         first_keys = ops.broadcast_to(first_keys, [first_keys.shape[0], visible.num_tokens])
         masks = []
-        for start in range(0, visible.num_tokens, together):
-            length = min(together, visible.num_tokens - start)
-            # Counted from the first key of this part.
+        for start in range(0, visible.num_tokens, part_length):
+            length = min(part_length, visible.num_tokens - start)
+            # The indices of keys count from the first key of this part.
             first = ops.maximum(first_keys[:, start : start + length] - start, 0)
             key_length = visible.num_places + length  # M + C
             masks.append(mask_of_first_keys(first, length, key_length, dtype))
@@ -127,10 +128,10 @@ def _attend_by_head(layer, projections, masks):
     keys, values = _matrices(together.keys), _matrices(together.values)
     memory_length = values[0].shape[0] - num_tokens
     distances = ops.unstack(projections.distances.keys, axis=0)
-    added = projections.distances.scores
-    of_rows = [ops.unstack(mask, axis=0) for mask in masks]
+    distance_scores = projections.distances.scores
+    masks_by_row = [ops.unstack(mask, axis=0) for mask in masks]
     starts = itertools.accumulate((mask.shape[1] for mask in masks[:-1]), initial=0)
-    parts = list(zip(starts, of_rows, strict=True))
+    parts = list(zip(starts, masks_by_row, strict=True))
 
     def attend(index, start, masks_of_rows):
         """Returns the result `(C, H)` of one head of one row for the tokens of a part."""
@@ -139,10 +140,10 @@ def _attend_by_head(layer, projections, masks):
         length, width = mask.shape
         tokens = slice(start, start + length)
         seen = slice(start, start + memory_length + length)
-        # The surplus distances are too far.
+        # The nearest distances are in the last columns; a part needs no farther ones.
         scores = ops.matmul(distance_queries[index][tokens], distances[head][:, -width:]) + mask
-        if added is not None:
-            scores = scores + added[head, :, -width:]
+        if distance_scores is not None:
+            scores = scores + distance_scores[head, :, -width:]
         contents = ops.matmul(content_queries[index][tokens], keys[index][:, seen])
         scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
         probabilities = ops.cast(functional.softmax_over_keys(scores), values[index].dtype)
@@ -182,8 +183,9 @@ class OneToken(AllHeads):
     rows several rows may share, such as the beams of one text, and of the recent tokens, which are
     returned.
 
-    If memory is empty, as its tokens are in place among the recent ones, the token is written
-    first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
+    If `num_places_read` is 0, the tokens of memory are already in place among the recent ones, and
+    a token is written before it attends. Then one softmax over one tensor suffices, in half as many
+    kernels on a GPU.
 
     Attributes:
         position: int32 number. Recent tokens before this one, and the place that it is written to.
@@ -220,7 +222,7 @@ class OneToken(AllHeads):
     def _attend(
         self, memory_mask, recent_mask, layer, projections, dropout_seed=None, training=False
     ):
-        # With one token, heads are in order for either axis first.
+        # Numbers of one token have the same order as `(R, 1, N, H)` and as `(R, N, 1, H)`.
         shape = [-1, layer.num_heads, 1, layer.head_dim]
         content_query, distance_query = (
             ops.reshape(each, shape) for each in layer.queries(projections)
@@ -234,24 +236,24 @@ class OneToken(AllHeads):
         scores = self._scores_of_distances(distance_query, projections.distances)
         scores = scores[..., 1:]  # column 0 belongs to no distance
         scores = ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)  # [R, N, 1, M + 1]
-        # Scores of M, C and 1 keys stay apart, as no tensor holds the keys of all.
-        of_memory, of_recent, of_itself = self._by_place(scores)
-        of_recent = of_recent + ops.matmul(content_query, recent.keys)
-        scores = [functional.at_least_float32(of_recent) + recent_mask]
+        # The scores of M, C and 1 keys are three tensors, because no tensor holds all keys.
+        memory_scores, recent_scores, own_score = self._by_place(scores)
+        recent_scores = recent_scores + ops.matmul(content_query, recent.keys)
+        scores = [functional.at_least_float32(recent_scores) + recent_mask]
         if not is_in_place:
-            of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
-            scores.append(functional.at_least_float32(of_itself))
-            of_memory = of_memory + self._product_of_memory(content_query, memory.keys)
-            scores.append(functional.at_least_float32(of_memory) + memory_mask)
+            own_score = own_score + ops.sum(content_query * key, axis=-1, keepdims=True)
+            scores.append(functional.at_least_float32(own_score))
+            memory_scores = memory_scores + self._product_of_memory(content_query, memory.keys)
+            scores.append(functional.at_least_float32(memory_scores) + memory_mask)
         weights, total = unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
         attended = ops.matmul(weights[0], recent.values)  # [R, N, 1, H]
         if not is_in_place:
-            of_memory = self._product_of_memory(weights[2], memory.values)
-            attended = attended + weights[1] * value + of_memory
-            # After all reads, so that no compiler for processors keeps a copy for them.
+            memory_values = self._product_of_memory(weights[2], memory.values)
+            attended = attended + weights[1] * value + memory_values
+            # The write follows all reads, so that no compiler for CPUs copies the places for them.
             recent = self._written(recent, key, value)
-        # Divide last: the result is smaller than the weights.
+        # The division is last, because the result has fewer numbers than the weights.
         attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
         return ops.reshape(attended, [self.num_rows, 1, layer.num_heads * layer.head_dim]), recent
 
@@ -267,7 +269,7 @@ class OneToken(AllHeads):
         if rows_per_memory == 1:
             return ops.matmul(rows, memory)
         # The W rows that share a memory become the rows of one matrix. So memory is read once for
-        # all of them, and not repeated.
+        # all W rows.
         _, num_heads, _, width = rows.shape
         grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
         products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
@@ -294,8 +296,8 @@ class OneToken(AllHeads):
         padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], padding])
         shape = [*scores.shape[:2], 1, num_places]
         by_place = ops.slice(padded, [0, 0, 0, self.capacity - self.position], shape)
-        of_memory = by_place[..., : self.num_places_read]
-        return of_memory, by_place[..., self.num_places_read :], scores[..., -1:]
+        memory_scores = by_place[..., : self.num_places_read]
+        return memory_scores, by_place[..., self.num_places_read :], scores[..., -1:]
 
 
 def written(recent: KeysAndValues, position: Any, key: Any, value: Any) -> KeysAndValues:
