@@ -13,7 +13,7 @@ from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf import functional
 from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config, score_terms
-from txl_tf.layers.attention import RelativeAttention
+from txl_tf.layers.attention.relative_attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 
 T, M = 3, 5

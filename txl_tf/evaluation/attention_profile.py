@@ -12,7 +12,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
-from txl_tf.layers.attention import RelativeAttention
+from txl_tf.layers.attention.relative_attention import RelativeAttention
 from txl_tf.layers.compiled_parts import compiled, exact_products
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.imports import is_on_jax
-from txl_tf.layers.attention_operators import AllHeads, HeadByHead
+from txl_tf.layers.attention.operators import AllHeads, AttentionOperator, HeadByHead
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
@@ -30,8 +30,7 @@ class ExecutionPlan:
     An engine compiles nothing itself: its caller compiles as the plan says.
     """
 
-    operator: Any = _ALL_HEADS
-    """An object of `layers.attention_operators`, or `OnChipAttention`."""
+    operator: AttentionOperator = _ALL_HEADS
     tokens_per_read: int = 0
     """Tokens of all rows to read at once; at least one segment is read."""
     compile_read: bool

@@ -10,8 +10,8 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.steps import Steps
-from txl_tf.layers.attention_operators import AllHeads
-from txl_tf.models.transformer_xl import Reading
+from txl_tf.layers.attention.operators import AllHeads
+from txl_tf.models.reading import Reading
 
 
 def takes_reading(model):

@@ -7,9 +7,9 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.inference.steps import Steps
-from txl_tf.layers.attention_operators import OneToken
+from txl_tf.layers.attention.operators import OneToken
 from txl_tf.models.memory import KeyValueMemory, Memory, MemoryBesideRecent, check_memory
-from txl_tf.models.transformer_xl import Reading
+from txl_tf.models.reading import Reading
 
 
 class KeyValueSteps(Steps):

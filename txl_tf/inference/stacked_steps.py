@@ -18,17 +18,14 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.inference.bfloat16_pairs import in_pairs, numbers_of, product_of_stored
 from txl_tf.inference.key_value_steps import KeyValueSteps
-from txl_tf.layers.attention import (
-    DistanceKeys,
-    KeysAndValues,
-    Projections,
-    RelativeAttention,
-)
-from txl_tf.layers.attention_operators import OneToken, written
+from txl_tf.layers.attention.operators import OneToken, written
+from txl_tf.layers.attention.projections import DistanceKeys, KeysAndValues, Projections
+from txl_tf.layers.attention.relative_attention import RelativeAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward
 from txl_tf.models.memory import KeyValueMemory
-from txl_tf.models.transformer_xl import Reading, TransformerXL
+from txl_tf.models.reading import Reading
+from txl_tf.models.transformer_xl import TransformerXL
 
 
 class _LayerWeights(NamedTuple):

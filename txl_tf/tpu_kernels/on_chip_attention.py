@@ -23,9 +23,8 @@ class OnChipAttention:
     Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
     kernel computes them tile by tile, and in inference it also writes the next memory. In a memory
     for the kernel, keys and values are `(B, P, N * H)`, which need no transposition. Its first
-    places may be unused, because whole tiles are moved faster. The operator has the interface of
-    `layers.attention_operators.AllHeads`, for layers of the class `RelativeAttention`. The number
-    of rows must be known.
+    places may be unused, because whole tiles are moved faster. This is an `AttentionOperator` for
+    layers of the class `RelativeAttention`. The number of rows must be known.
     """
 
     kernel: AttentionKernel
