@@ -20,8 +20,8 @@ from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base,
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder
 from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
+from txl_tf.training.evaluation_history import EvaluationHistory
 from txl_tf.training.ledger import LoopReport, StepLedger
-from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
 from ..shell.progress import TrainingProgress, say

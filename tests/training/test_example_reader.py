@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.tasks.small_examples import BYTES, example, task_of
 from txl_tf.tasks.encoding import encode_examples
-from txl_tf.training.example_reader import ExamplePlan, ExampleReader
+from txl_tf.training.objectives.example_reader import ExamplePlan, ExampleReader
 
 T = 4
 EXAMPLES = [example("a" * length, label="no" if length % 2 else "yes") for length in range(1, 8)]

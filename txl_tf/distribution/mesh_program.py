@@ -6,52 +6,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from txl_tf.distribution.mesh_state import MeshState
 from txl_tf.distribution.mesh_strategy import MeshStrategy
-from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.step_context import MESH_AXIS
-from txl_tf.distribution.strategy import AnyStrategy
 from txl_tf.imports import jax
-
-
-class MeshState(ReplicaState):
-    """`ReplicaState` as arrays of all rows, which are divided over a mesh.
-
-    Inside a `MeshProgram` it has the rows of one device.
-    """
-
-    def _create(self, specs: Mapping[str, tf.TensorSpec]) -> None:
-        self.arrays = {
-            name: self._strategy.divided(
-                np.zeros([self._num_padded_rows, *spec.shape], spec.dtype.as_numpy_dtype)
-            )
-            for name, spec in specs.items()
-        }
-
-    def _named(self) -> dict[str, Any]:
-        return self.arrays
-
-    def _assign(self, values: Mapping[str, Any]) -> None:
-        self.arrays = {name: values[name].astype(old.dtype) for name, old in self.arrays.items()}
-
-    def _fetch(self) -> dict[str, np.ndarray]:
-        return {name: self._strategy.fetched(array) for name, array in self.arrays.items()}
-
-    def _load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        padding = self._num_padded_rows - self._num_rows
-        for name, dtype in self._dtypes.items():
-            widths = [(0, padding), *[(0, 0)] * (arrays[name].ndim - 1)]
-            array = np.pad(arrays[name].astype(dtype.as_numpy_dtype), widths)
-            self.arrays[name] = self._strategy.divided(array)
-
-
-def replica_state(
-    strategy: AnyStrategy, rows_per_replica: int, row_specs: Any, num_rows: int | None = None
-) -> ReplicaState:
-    """Creates the state of rows under a strategy of either backend, see `ReplicaState`."""
-    kind = MeshState if isinstance(strategy, MeshStrategy) else ReplicaState
-    return kind(strategy, rows_per_replica, row_specs, num_rows)
 
 
 class MeshProgram:

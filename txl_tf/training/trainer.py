@@ -14,14 +14,18 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.distribution.mesh_program import MeshProgram, replica_state
+from txl_tf.distribution.mesh_program import MeshProgram
+from txl_tf.distribution.mesh_state import replica_state
 from txl_tf.distribution.mesh_strategy import MeshStrategy
 from txl_tf.distribution.remote_hosts import at_once
 from txl_tf.distribution.strategy import AnyStrategy, num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
+from txl_tf.training.objectives.objective import Objective
+from txl_tf.training.objectives.text_objective import TextObjective
+from txl_tf.training.step_records import StepRecords
 from txl_tf.training.train_state import TrainState
-from txl_tf.training.train_step import StepRecords, TrainingObjective, TrainStep
+from txl_tf.training.train_step import TrainStep
 
 # From these widths on, TensorFlow's products on a CPU gain more than separate operations cost.
 # Products in bfloat16 gain more.
@@ -70,7 +74,7 @@ class Trainer:
         dataset_function: Callable[..., tf.data.Dataset],
         describe_row: Callable[[int, int], str] | None = None,
         count_tokens: Callable[[int, int], int] | None = None,
-        objective_class: type[Any] = TrainingObjective,
+        objective_class: type[Objective] = TextObjective,
     ) -> None:
         self.experiment = experiment
         self.strategy = strategy
