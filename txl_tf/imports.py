@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     import tensorflow as tensorflow
     import tensorflow_text as tensorflow_text
 else:
-    names = ("jax", "tensorflow", "tensorflow_text")
-    jax, tensorflow, tensorflow_text = map(_LazyPackage, names)
+    jax, tensorflow, tensorflow_text = map(_LazyPackage, ("jax", "tensorflow", "tensorflow_text"))
 
 
 def lazy_names(

@@ -39,7 +39,7 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
     assert memory == ()
 
     plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
-    for row, number in enumerate(plan.positions(0)[:3]):
+    for row, number in enumerate(plan.examples_of(0, 1)[0][:3]):
         text = encoded.token_ids[slice(*encoded.offsets[number:][:2])].tolist()
         outputs = objective.headed_model(pad_token_ids([text])).numpy()[0]
         expected = loss_of(kind, outputs, encoded.targets[number], weights)

@@ -25,8 +25,9 @@ _CHIPS = {
 class MeshStrategy:
     """Mesh with one axis over devices of all processes, in the place of a `tf.distribute.Strategy`.
 
-    Weights are whole on every device. Rows are divided: the devices of a process have consecutive
-    ones. `devices` default to all.
+    Every device has all weights. Rows are divided: the devices of a process have consecutive rows.
+    `devices` defaults to all devices. `chip` is the generation of the chips, such as `v5e`, or
+    `None` if they are no TPUs or unknown.
     """
 
     def __init__(self, devices: Sequence[Any] | None = None) -> None:
@@ -34,6 +35,7 @@ class MeshStrategy:
         self.mesh = jax.sharding.Mesh(np.array(self.devices), (MESH_AXIS,))
         self.num_replicas_in_sync = len(self.devices)
         self.num_workers = len({each.process_index for each in self.devices})
+        self.chip: str | None = _CHIPS.get(self.devices[0].device_kind.lower())
 
     @property
     def is_chief(self) -> bool:
@@ -44,11 +46,6 @@ class MeshStrategy:
     def kind(self) -> str:
         """Kind of the devices: `CPU`, `GPU` or `TPU`."""
         return self.devices[0].platform.upper()
-
-    @property
-    def chip(self) -> str | None:
-        """Generation of the chips, such as `v5e`; `None` if they are no TPUs or unknown."""
-        return _CHIPS.get(self.devices[0].device_kind.lower())
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context without effect: variables are placed by `replicated`."""

@@ -42,19 +42,25 @@ class ReplicaState:
         self._create()
 
     def _create(self) -> None:
-        """Creates the state of all rows, zeros."""
+        """Creates the state of all rows as zeros."""
         self._has_several_workers = num_workers(self._strategy) > 1
         self._variables: dict[str, tf.Variable] = {}
         # Created once, because every new tf.function is traced again.
         self._read = tf.function(self._named, autograph=False)
         self._gather = tf.function(self._gathered, autograph=False)
         self._write = tf.function(self._assign, autograph=False)
+        # Workers cannot exchange these dtypes.
+        exchanged = {tf.bfloat16: tf.float32, tf.bool: tf.int32}
+        stored_dtypes = exchanged if self._has_several_workers else {}
         with self._strategy.scope():
             for name, spec in self._specs.items():
-                # ON_READ without aggregation: each replica assigns its own copy without
+                # With ON_READ and no aggregation, each replica assigns its own copy without
                 # communication.
                 self._variables[name] = tf.Variable(
-                    tf.zeros([self.rows_per_replica, *spec.shape], self._stored_dtype(spec.dtype)),
+                    tf.zeros(
+                        [self.rows_per_replica, *spec.shape],
+                        stored_dtypes.get(spec.dtype, spec.dtype),
+                    ),
                     trainable=False,
                     name=name.replace("/", "_"),
                     synchronization=tf.VariableSynchronization.ON_READ,
@@ -70,7 +76,7 @@ class ReplicaState:
         self._assign(named_values(values))
 
     def _named(self) -> dict[str, tf.Tensor]:
-        # A copy of the current value, because the same step assigns the variable later.
+        # `identity` copies the current value, because the same step assigns the variable later.
         return {
             name: tf.cast(tf.identity(variable), self._specs[name].dtype)
             for name, variable in self._variables.items()
@@ -91,7 +97,8 @@ class ReplicaState:
         """Returns the rows of all replicas, with padding."""
         local = self._strategy.experimental_local_results
         if self._has_several_workers:
-            # Only a collective reaches the parts of other workers; then each replica has all parts.
+            # Only a collective operation reaches the parts of other workers. It gives all parts to
+            # each replica.
             gathered = self._strategy.run(self._gather)
             return {
                 name: local(gathered[name])[0].numpy().astype(spec.dtype.as_numpy_dtype, copy=False)
@@ -109,7 +116,7 @@ class ReplicaState:
         With several workers, each loads the rows of its replicas. Raises ValueError for a wrong
         shape.
         """
-        # All shapes are checked first, so that a refused state changes nothing.
+        # All shapes are checked before the first change, so that a wrong shape changes nothing.
         for name, spec in self._specs.items():
             expected = (self._num_rows, *spec.shape)
             if tuple(arrays[name].shape) != expected:
@@ -136,15 +143,12 @@ class ReplicaState:
         self._strategy.run(self._write, args=(parts,))
 
     def places(self) -> tf.Tensor:
-        """Returns the place of each own row in the global batch; inside `strategy.run` only."""
+        """Returns the places of this replica's rows in the global batch, int32.
+
+        Inside `strategy.run` only.
+        """
         num_rows = self.rows_per_replica
         return replica_index() * num_rows + ops.arange(num_rows, dtype="int32")
-
-    def _stored_dtype(self, dtype: tf.DType) -> tf.DType:
-        """Returns the dtype of the variable: workers cannot exchange all dtypes."""
-        if self._has_several_workers:
-            return {tf.bfloat16: tf.float32, tf.bool: tf.int32}.get(dtype, dtype)
-        return dtype
 
     def _gathered(self) -> dict[str, tf.Tensor]:
         stored = {name: tf.identity(variable) for name, variable in self._variables.items()}

@@ -19,7 +19,7 @@ from txl_tf.errors import (
     storage_errors,
 )
 from txl_tf.storage.untrusted_files import read_json_object
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 if TYPE_CHECKING:
     import keras

@@ -56,6 +56,7 @@ class StepRecords:
     The figures stay on the device and are fetched once a loop: fetching after each step would make
     the device wait for the host. The first step with the status `STOPPED` sets the flag. From then
     on `write` changes nothing, so the figures of that step are the last ones of the loop.
+    A `MeshProgram` must know all `states`.
     """
 
     def __init__(self, strategy: AnyStrategy, rows_per_replica: int, max_steps: int) -> None:
@@ -67,7 +68,6 @@ class StepRecords:
             strategy, rows_per_replica, {"is_finite": tf.TensorSpec([], tf.bool)}
         )
         self.states = [self._steps, self._finite_rows]
-        """All state, which a `MeshProgram` must know."""
 
     def is_stopped(self) -> Any:
         """True if an earlier step has stopped the run; inside a step only."""

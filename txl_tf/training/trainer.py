@@ -3,7 +3,6 @@
 Shape letters: B rows of a replica, T segment length.
 """
 
-import enum
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.mesh_program import MeshProgram
 from txl_tf.distribution.mesh_state import replica_state
 from txl_tf.distribution.mesh_strategy import MeshStrategy
@@ -23,37 +21,12 @@ from txl_tf.errors import NonFiniteError
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 from txl_tf.training.objectives.objective import Objective
 from txl_tf.training.objectives.text_objective import TextObjective
+from txl_tf.training.step_compilation import StepCompilation
 from txl_tf.training.step_records import StepRecords
 from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import TrainStep
 
-# From these widths on, TensorFlow's products on a CPU gain more than separate operations cost.
-# Products in bfloat16 gain more.
-_NARROWEST_IN_PARTS = {"float32": 256, "mixed_bfloat16": 128}
 _MAX_ROWS_NAMED = 4
-
-
-class StepCompilation(enum.Enum):
-    """Parts of a training step that XLA compiles."""
-
-    WHOLE = "the whole step, as one program"
-    PARTS = "all but matrix products, which TensorFlow computes"
-    NOTHING = "nothing, as several replicas cannot be compiled and a TPU compiles by itself"
-
-    @classmethod
-    def choose(cls, experiment: ExperimentConfig, strategy: AnyStrategy) -> "StepCompilation":
-        """Chooses the fastest way for a strategy, unless `training.jit_compile` decides."""
-        training, model = experiment.training, experiment.model
-        # The sum over several replicas on CPUs or GPUs cannot be compiled.
-        is_alone = strategy.num_replicas_in_sync == 1
-        is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-        if is_tpu or not is_alone or training.jit_compile is False:
-            return cls.NOTHING
-        is_on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        if training.jit_compile or is_on_gpu or not isinstance(model, ModelConfig):
-            return cls.WHOLE
-        is_wide = model.hidden_dim >= _NARROWEST_IN_PARTS[training.dtype_policy]
-        return cls.PARTS if is_wide else cls.WHOLE
 
 
 class Trainer:

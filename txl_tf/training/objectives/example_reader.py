@@ -35,12 +35,11 @@ class ExamplePlan:
         """Steps in which every example is read once; a fraction if epochs share a batch."""
         return self.num_examples / self.num_rows
 
-    def positions(self, step: int) -> np.ndarray:
-        """Returns the example of every row, int64 `[B]`; `step` counts from 0 over all epochs."""
-        return self.examples_of(step, 1)[0]
-
     def examples_of(self, first_step: int, num_steps: int) -> np.ndarray:
-        """Returns the examples of consecutive steps, int64 `[num_steps, B]`."""
+        """Returns the examples of consecutive steps, int64 `[num_steps, B]`.
+
+        `first_step` counts from 0 over all epochs.
+        """
         begin = first_step * self.num_rows
         end = begin + num_steps * self.num_rows
         epochs = range(begin // self.num_examples, -(-end // self.num_examples))
@@ -104,7 +103,7 @@ class ExampleReader:
 
     def describe_row(self, step: int, row: int) -> str:
         """Names the example in a row at a step, both counted from 0."""
-        example = self._encoded.examples[int(self._plan.positions(step)[row])]
+        example = self._encoded.examples[self._plan.examples_of(step, 1)[0, row]]
         return f"row {row} ({example.where})"
 
     def count_tokens(self, first_step: int, last_step: int) -> int:

@@ -44,9 +44,9 @@ class Objective(abc.ABC):
         """Weights of a head on the language model; empty without a head."""
         return []
 
-    @abc.abstractmethod
     def initial_memory(self) -> Any:
         """Returns the memory of one row before the first step, a structure of tensors."""
+        return self._model.initial_memory(1)
 
     @abc.abstractmethod
     def checked_ids(self, inputs: dict[str, Any]) -> tuple[Any, Any]:

@@ -34,6 +34,7 @@ class TaskObjective(Objective):
         return self.headed_model.head.weights
 
     def initial_memory(self) -> tuple[()]:
+        # Each example is read from its beginning.
         return ()
 
     def checked_ids(self, inputs: dict[str, Any]) -> tuple[Any, Any]:

@@ -22,9 +22,6 @@ class TextObjective(Objective):
         super().__init__(model, config)
         self._masks_documents = config.training.document_boundaries == "mask"
 
-    def initial_memory(self) -> Memory:
-        return self._model.initial_memory(1)
-
     def checked_ids(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
         return inputs["token_ids"], inputs["target_ids"]
 
