@@ -9,7 +9,7 @@ import numpy as np
 from txl_tf.distribution.step_context import MESH_AXIS
 from txl_tf.imports import jax, tensorflow as tf
 
-# Names of JAX, in lower case, and of Cloud TPU.
+# Generations of chips: their names in JAX, in lower case, and on Cloud TPU.
 _CHIPS = {
     "tpu v4": "v4",
     "tpu v5 lite": "v5e",
@@ -48,12 +48,12 @@ class MeshStrategy:
         return self.devices[0].platform.upper()
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context without effect: variables are placed by `replicated`."""
+        """Returns a context without effect, because `replicated` places variables."""
         return contextlib.nullcontext()
 
     @property
     def input_context(self) -> "tf.distribute.InputContext":
-        """Share of this process in the rows."""
+        """Place of this process among the processes that read rows."""
         return tf.distribute.InputContext(
             num_input_pipelines=self.num_workers,
             input_pipeline_id=jax.process_index(),
@@ -78,7 +78,7 @@ class MeshStrategy:
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     def joined(self, array: np.ndarray) -> Any:
-        """Places the rows of this process beside the rows of the other processes."""
+        """Places the rows of this process on its devices, as a part of an array of all rows."""
         return jax.make_array_from_process_local_data(self.sharding(is_by_row=True), array)
 
     def fetched(self, array: Any) -> np.ndarray:
@@ -94,6 +94,6 @@ class MeshStrategy:
         """Adds up a number of each process in float64; all processes must call it."""
         from jax.experimental import multihost_utils
 
-        # As bits, because JAX would round a float64.
+        # The bits are exchanged, because JAX would round a float64.
         bits = np.array([value], np.float64).view(np.uint32)
         return float(np.asarray(multihost_utils.process_allgather(bits)).view(np.float64).sum())

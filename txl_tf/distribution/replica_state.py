@@ -54,13 +54,11 @@ class ReplicaState:
         stored_dtypes = exchanged if self._has_several_workers else {}
         with self._strategy.scope():
             for name, spec in self._specs.items():
+                dtype = stored_dtypes.get(spec.dtype, spec.dtype)
                 # With ON_READ and no aggregation, each replica assigns its own copy without
                 # communication.
                 self._variables[name] = tf.Variable(
-                    tf.zeros(
-                        [self.rows_per_replica, *spec.shape],
-                        stored_dtypes.get(spec.dtype, spec.dtype),
-                    ),
+                    tf.zeros([self.rows_per_replica, *spec.shape], dtype),
                     trainable=False,
                     name=name.replace("/", "_"),
                     synchronization=tf.VariableSynchronization.ON_READ,
