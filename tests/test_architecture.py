@@ -60,7 +60,7 @@ LOADED_FIRST = (
     "txl_tf.tpu_compiler.chips",
     "txl_tf.tpu_compiler.topologies",
     "txl_tf.tpu_kernels.attention_choice",
-    "txl_tf.training.checkpoints",
+    "txl_tf.training.checkpoints.*",
     "txl_tf.training.figures",
     "txl_tf.training.ledger",
     "txl_tf.training.metrics_log",

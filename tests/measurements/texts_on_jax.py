@@ -24,7 +24,7 @@ from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_conf
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.scores import score_text
 from txl_tf.model_folder import RunDescription, build_model, settings_file
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 TEXT = "Row r of a batch continues row r of the batch before it, and so on to the end. " * 9
 NUM_ROWS, NUM_STEPS = 2, 20

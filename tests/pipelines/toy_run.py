@@ -24,7 +24,7 @@ from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.model_folder import Workdir, data_identity
 from txl_tf.storage.files import list_folder, read_file
-from txl_tf.training.checkpoints import read_checkpoint
+from txl_tf.training.checkpoints.checkpoint_files import read_checkpoint
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24

@@ -24,7 +24,7 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.listed_files import files_below
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 CONTENT = bytes(range(256)) * 3000
 

@@ -19,7 +19,7 @@ from txl_tf.errors import (
 )
 from txl_tf.storage.files import RESTORE_REMEDY
 from txl_tf.storage.strict_json import json_file, read_json_object
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 if TYPE_CHECKING:
     import keras

@@ -34,14 +34,14 @@ from txl_tf.storage.files import list_folder, path_exists
 from txl_tf.storage.listed_files import verify_checksums
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.checkpoints import (
+from txl_tf.training.checkpoints.checkpoint_files import (
     DATA_FILE,
     MANIFEST_FILE,
     read_checkpoint,
     require_finite,
-    step_of_folder,
     write_checkpoint,
 )
+from txl_tf.training.checkpoints.checkpoint_store import step_of_folder
 
 if TYPE_CHECKING:
     import keras
