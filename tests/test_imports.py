@@ -69,7 +69,7 @@ def test_every_extra_that_is_asked_for_exists_and_none_by_the_name_on_the_index(
     sources = [*(ROOT / "txl_tf").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'(?:require_extra\(\s*|\bextra = )"([a-z-]+)"', text))
-    named |= set(re.findall(r'\bis_on_jax\(\) else "([a-z-]+)"', text))
+    named |= set(re.findall(r'(?:\bextra = .*|is_on_jax\(\)) else "([a-z-]+)"', text))
     # Without the kernel's, attention is by plain operations.
     not_asked_for = {"all", "test", "tpu-kernel"}
     assert named == set(project["optional-dependencies"]) - not_asked_for
