@@ -5,6 +5,7 @@ length, T tokens of a piece, S tokens to write, V vocabulary.
 """
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
@@ -25,8 +26,8 @@ from txl_tf.generation.decoding import (
     token_bias,
     write_tokens,
 )
+from txl_tf.generation.row_memory import RowMemory
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.segment_reader import SegmentReader, common_length, joined_rows
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.computed_from_weights import ComputedFromWeights, same_variables
@@ -133,7 +134,7 @@ class GenerationSession:
                 f'`storage_dtype` must be "auto" or "float32". Received: {storage_dtype!r}'
             )
         seed = settings.pop("seed", None)
-        asked = SamplingConfig.from_dict(settings)
+        sampling = SamplingConfig.from_dict(settings)
         if sampler is not None:
             sampler = samplers.choose(sampler, settings)
         self._beams = sampler if isinstance(sampler, BeamSampler) else None
@@ -143,27 +144,14 @@ class GenerationSession:
         self._excluded_token_ids = excluded_token_ids
         self._num_rows = num_rows
         self._engine = writing_engine(model, memory_length, num_rows * self._width, **choice)
-        self._prompt_reader = SegmentReader(self._engine)
-        steps, rounds = self._engine.steps, self._engine.plan.rounds_steps
-        # Of rounded memory, few rows are unpacked at once.
-        self._rows_at_once = 1 if rounds else num_rows
-        # XLA writes the numbers that are kept, and no others between.
-        self._finish, self._memory_of_steps, self._memory_after_steps = (
-            compiled(each, model, rounds)
-            for each in (steps.finish, steps.memory_of_steps, steps.memory_after_steps)
-        )
+        self._rows = RowMemory(self._engine, num_rows, memory)
         self._writer: Any = _token_writer(self._engine, stop_token_ids, sampler)
-        self._step_constants = ComputedFromWeights(steps.step_constants, model)
-        self._restart(seed, asked, memory)
+        self._step_constants = ComputedFromWeights(self._engine.steps.step_constants, model)
+        self._reset(seed, sampling)
 
-    def _restart(self, seed: Any, settings: SamplingConfig, memory: Any = None) -> None:
-        """Clears all rows and keeps the compiled functions."""
+    def _reset(self, seed: Any, settings: SamplingConfig) -> None:
+        """Sets everything that belongs to the texts, except memory, to its initial value."""
         num_rows, num_texts = self._num_rows, self._num_rows * self._width
-        # Rows share empty memory until they have read.
-        size = num_rows if memory is not None else self._rows_at_once
-        given = self._engine.initial_memory(size) if memory is None else memory
-        # As steps read it, in groups of rows, and joined before a token is written.
-        self._memory = [self._memory_of_steps(self._engine.adopt(given))] * (num_rows // size)
         seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
         is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
         if not is_integer or seeds.shape not in ((1,), (num_rows,)):
@@ -182,8 +170,11 @@ class GenerationSession:
         self._counts_uses = settings.has_penalty
         self._uses = np.zeros((num_rows, self._vocabulary_size), np.int32)
         self._position = 0
-        self._unread: list[np.ndarray] | None = None
-        self._filled, self._is_behind = 0, True
+        # A session is in one of two states. At rest, `_state` is `None`, and `_rows` hold the whole
+        # texts. While it writes, `_state` holds the tokens after these, beside memory: of its
+        # `_capacity` places `_num_filled` are filled, and `_has_ended_rows` is true if some rows
+        # have filled fewer. `_begin` enters the state of writing, `_settle` the state of rest.
+        self._state: DecodingState | None = None
 
     def sibling(
         self, seed: int | Sequence[int] | None = None, settings: SamplingConfig | None = None
@@ -196,74 +187,52 @@ class GenerationSession:
                 `RandomSampler` have no effect on a session with a sampler.
         """
         session = copy.copy(self)
-        session._restart(seed, settings or SamplingConfig())
+        session._rows = self._rows.cleared()
+        session._reset(seed, settings or SamplingConfig())
         return session
 
-    def _begin_recent(self, capacity: int | None = None) -> None:
-        """Makes room for tokens beside memory; the newest token of each row is the next to read."""
-        self._capacity, width = capacity or CAPACITY, self._width
-        if len(self._memory) > 1:
-            self._memory = [joined_rows(self._memory)]
-        newest = [0] * self._num_rows if self._unread is None else [r[-1] for r in self._unread]
-        uses = np.repeat(self._uses, width, axis=0)
-        totals = () if self._beams is None else self._beams.initial_totals(len(uses))
+    def _begin(self, capacity: int, uses: Any = None) -> None:
+        """Enters the state of writing, with places for `capacity` tokens beside memory.
+
+        `uses`, int32 `(R, V)`, are as in a `DecodingState`. By default they are the counts on the
+        host.
+        """
+        if uses is None and self._counts_uses:
+            uses = ops.convert_to_tensor(np.repeat(self._uses, self._width, axis=0))
+        num_texts = self._num_rows * self._width
+        newest_token_ids = np.repeat(self._rows.newest_token_ids, self._width)
         self._state = DecodingState.begin(
-            ops.convert_to_tensor(np.repeat(newest, width), "int32"),
-            self._engine.steps.begin(self._memory[0], width, self._capacity),
-            self._capacity,
-            uses=ops.convert_to_tensor(uses) if self._counts_uses else None,
-            totals=totals,
+            ops.convert_to_tensor(newest_token_ids, "int32"),
+            self._engine.steps.begin(self._rows.joined(), self._width, capacity),
+            capacity,
+            uses=uses,
+            totals=() if self._beams is None else self._beams.initial_totals(num_texts),
             position=self._position,
         )
-        self._filled, self._is_behind = 0, False
+        self._capacity = capacity
+        self._num_filled, self._has_ended_rows = 0, False
+
+    def _settle(self) -> None:
+        """Enters the state of rest: memory has all tokens but the newest of each row."""
+        state, width = self._state, self._width
+        if state is not None and self._num_filled:
+            step_state = state.step_state
+            if self._beams is not None:  # The best beam of each row is its first.
+                best_beams = np.arange(0, self._num_rows * width, width, dtype=np.int32)
+                best_beams = ops.convert_to_tensor(best_beams)
+                step_state = self._engine.steps.select(step_state, best_beams)
+            lengths, pending = (
+                np.asarray(each)[::width] for each in (state.lengths, state.pending)
+            )
+            self._rows.add_steps(step_state, lengths, pending)
+        self._state = None
+        self._rows.read()
 
     @property
     def memory(self) -> Any:
         """Memory of all tokens read and written except the newest token of each row."""
         self._settle()
-        return self._memory_after_steps(self._memory[0])
-
-    def _settle(self, rows: Sequence[np.ndarray] | None = None, **options: Any) -> None:
-        """Reads further tokens of each row, if given; then memory lacks only the newest tokens."""
-        # 1. Tokens that were written enter memory.
-        if self._filled:
-            state, width = self._state, self._width
-            step_state = state.step_state
-            if self._beams is not None:  # the best beam of each row is its first
-                firsts = np.arange(0, self._num_rows * width, width, dtype=np.int32)
-                firsts = ops.convert_to_tensor(firsts)
-                step_state = self._engine.steps.select(step_state, firsts)
-            lengths = common_length(np.asarray(state.lengths)[::width])
-            self._memory = [self._finish(self._memory[0], step_state, lengths)]
-            self._unread = list(np.asarray(state.pending)[::width, None])
-        # 2. Further tokens are read, but the newest of each row.
-        if rows is not None:
-            self._append(rows)
-        if any(len(row) > 1 for row in self._unread or ()):
-            self._read_unread()
-        # 3. Room for the next tokens.
-        self._begin_recent(**options)
-
-    def _read_unread(self) -> None:
-        """Reads all but the newest token of each row."""
-        assert self._unread is not None
-        size = self._rows_at_once
-        self._memory = [
-            keras.tree.map_structure(lambda each, n=first: each[n : n + size], memory)
-            for memory in self._memory
-            for first in range(0, self._num_rows // len(self._memory), size)
-        ]
-        for number, memory in enumerate(self._memory):
-            group = slice(number * size, (number + 1) * size)
-            rows = [row[:-1] for row in self._unread[group]]
-            memory = self._prompt_reader.memory_after(rows, self._memory_after_steps(memory))
-            self._memory[number] = self._memory_of_steps(memory)
-            self._unread[group] = [row[-1:] for row in self._unread[group]]
-
-    def _append(self, rows: Sequence[np.ndarray]) -> None:
-        unread = self._unread or [np.zeros(0, np.int32)] * self._num_rows
-        pairs = zip(unread, rows, strict=True)
-        self._unread = [np.concatenate(pair).astype(np.int32) for pair in pairs]
+        return self._rows.memory
 
     def read(self, prompt_ids: np.ndarray | Sequence[np.ndarray]) -> None:
         """Reads prompts, which `write` continues.
@@ -285,7 +254,9 @@ class GenerationSession:
             check_token_ids(row, self._vocabulary_size, "prompt_ids")
         for uses, row in zip(self._uses, rows, strict=True):
             note_read(uses, row)
-        self._settle(rows)
+        self._settle()
+        self._rows.append(rows)
+        self._rows.read()
 
     def constants(self) -> Any:
         """Returns what `write` computes from the weights alone, for several calls.
@@ -327,12 +298,14 @@ class GenerationSession:
         """
         if prompt_ids is not None:
             self.read(prompt_ids)
-        elif self._unread is None:
+        elif self._rows.is_unstarted:
             raise ValueError("A new session needs `prompt_ids`. Received: prompt_ids=None")
-        if self._beams is not None:  # a multiple, so that few programs are compiled
-            self._settle(capacity=-(-max_tokens // CAPACITY) * CAPACITY)
-        elif self._is_behind:
+        if self._state is None or self._has_ended_rows:
             self._settle()
+            # The tokens of beams enter memory only when all of them are written. Their number is
+            # rounded up to a multiple, so that few programs are compiled.
+            num_rounds = 1 if self._beams is None else max(1, math.ceil(max_tokens / CAPACITY))
+            self._begin(num_rounds * CAPACITY)
         constants = self.constants() if constants is None else constants
         written = self._write_tokens(max_tokens, is_over, constants)
         beams = written.reshape(self._num_rows, self._width, max_tokens)
@@ -344,58 +317,62 @@ class GenerationSession:
         return beams if self._beams.return_all_beams else beams[:, 0]
 
     def _write_tokens(self, max_tokens: int, is_over: Any, constants: Any) -> np.ndarray:
+        """Writes in the state of writing; returns int32 `(R, S)`, -1 after the end of a row."""
         written = np.full((self._num_rows * self._width, max_tokens), NOTHING, np.int32)
-        is_finished, done, most = np.zeros((len(written),), bool), 0, max_tokens
+        is_finished, num_written, max_per_call = np.zeros((len(written),), bool), 0, max_tokens
         seeds = ops.convert_to_tensor(np.repeat(self.seeds, self._width))
         if is_over is not None:
-            most = TOKENS_PER_CHECK if self._beams is None else 1
-        while done < max_tokens and not is_finished.all():
-            # 1. Memory takes over the recent tokens when all places, 64 without beams, are filled.
-            if self._filled == self._capacity:
+            max_per_call = TOKENS_PER_CHECK if self._beams is None else 1
+        while num_written < max_tokens and not is_finished.all():
+            assert self._state is not None
+            # 1. If all places beside memory are filled, their tokens enter memory. Beams have
+            #    places for all their tokens.
+            if self._num_filled == self._capacity:
                 uses = self._state.uses
                 self._settle()
-                self._state = self._state._replace(uses=uses)
-            # 2. One call of the program, as many tokens as fit.
-            filled = self._filled
-            count = min(max_tokens - done, self._capacity - filled, most)
+                self._begin(self._capacity, uses)
+            # 2. One call of the program writes as many tokens as fit.
+            num_before = self._num_filled
+            count = min(max_tokens - num_written, self._capacity - num_before, max_per_call)
             self._state = state = self._writer(
-                self._memory[0],
+                self._rows.joined(),
                 constants,
                 self._state._replace(is_finished=ops.convert_to_tensor(is_finished)),
                 seeds,
                 self._settings,
                 ops.convert_to_tensor(count, "int32"),
             )
-            self._filled = int(state.index)
-            # 3. New tokens; beams may also have other tokens in earlier places.
-            first = max(0, filled - done)
-            columns = np.asarray(state.written)[first : self._filled]
-            start = done + first - filled
+            self._num_filled = int(state.index)
+            # 3. The new tokens are copied. Beams may also have other tokens in earlier places.
+            first = max(0, num_before - num_written)
+            columns = np.asarray(state.written)[first : self._num_filled]
+            start = num_written + first - num_before
             written[:, start : start + len(columns)] = columns.T
-            self._position += self._filled - filled
-            done += count
-            # 4. Rows that end.
+            self._position += self._num_filled - num_before
+            num_written += count
+            # 4. Rows that have ended write nothing more.
             is_finished = np.array(state.is_finished)
             if is_over is not None:
-                is_finished |= is_over(written[:, :done])
-            # Rows that ended continue from their end.
-            self._is_behind = len(written) > 1 and bool(is_finished.any())
+                is_finished |= is_over(written[:, :num_written])
+            # Their memory then ends before that of the other rows. A single row has no others.
+            self._has_ended_rows = len(written) > 1 and bool(is_finished.any())
         return written
 
     def mark(self) -> Any:
         """Returns the present state, to which `rewind` returns."""
         self._settle()
-        return self._memory, self._unread, self._uses.copy()
+        return copy.copy(self._rows), self._uses.copy()
 
     def rewind(self, mark: Any, rows: Sequence[np.ndarray]) -> None:
         """Returns to a mark, as if only `rows`, a vector for each row, had been written since.
 
         Tokens that are written later have new random numbers.
         """
-        self._memory, self._unread, uses = mark
-        self._uses = uses.copy()  # a mark may be returned to again
-        self._append(rows)
-        self._filled, self._is_behind = 0, True
+        row_memory, uses = mark
+        # Copies, because a caller may return to a mark several times.
+        self._rows, self._uses = copy.copy(row_memory), uses.copy()
+        self._rows.append(rows)
+        self._state = None
         for uses, row in zip(self._uses, rows, strict=True):
             note_written(uses, row)
 
