@@ -1,7 +1,7 @@
-"""Parts of the paper's formulas, in float64: what the oracles of the tests share.
+"""Parts of the paper's formulas in NumPy and float64, which the oracles of the tests share.
 
-They share no code and no trick with the package. Positions of one segment are 0 .. T - 1; the
-memory before it has the positions -M .. -1, so that `query - key` is the distance.
+They share no code and no trick with the package. Tokens of a segment have the positions 0 to T - 1,
+and the memory before the segment has the positions -M to -1. So the distance is `query - key`.
 """
 
 import math
@@ -10,14 +10,14 @@ import numpy as np
 
 
 def max_difference(first, second):
-    """Largest absolute difference of two arrays that must have one shape."""
+    """Returns the largest absolute difference of two arrays, which must have the same shape."""
     first, second = np.asarray(first, "float64"), np.asarray(second, "float64")
     assert first.shape == second.shape, f"{first.shape} is not {second.shape}"
     return float(np.max(np.abs(first - second), initial=0.0))
 
 
 def sinusoid(distance, hidden_dim, clamp_length=None):
-    """The row of `R` for one distance: all sines, then all cosines."""
+    """Returns the row of `R` for one distance: all sines, then all cosines."""
     if clamp_length is not None:
         distance = min(distance, clamp_length)
     row = np.zeros(hidden_dim)
@@ -29,15 +29,16 @@ def sinusoid(distance, hidden_dim, clamp_length=None):
 
 
 def is_visible(distance, key, valid_length, memory_length, same_length, same_length_keys):
-    """True if a query sees the key at a position, a distance before it."""
+    """True if a query sees the key at position `key`, which is `distance` positions before it."""
     is_future, is_unfilled = distance < 0, key < -valid_length
-    # With `same_length` a query sees itself and the M positions before it, or M with itself.
+    # With `same_length` a query sees M + 1 positions with its own, or M if `same_length_keys` is
+    # "memory".
     reach = memory_length - (same_length_keys == "memory")
     return not is_future and not is_unfilled and (not same_length or distance <= reach)
 
 
 def softmax(scores):
-    """Probabilities of a vector of scores; a score of minus infinity is hidden."""
+    """Computes the probabilities of a vector of scores; minus infinity hides a key."""
     powers = np.exp(scores - np.max(scores))
     return powers / powers.sum()
 
@@ -50,11 +51,11 @@ def layer_norm(vectors, gain, offset, epsilon):
 
 
 def feed_forward(vectors, weights):
-    """Two affine maps of every vector, with a ReLU between them."""
+    """Applies two affine maps to every vector, with a ReLU between them."""
     inner = np.maximum(vectors @ weights["inner_kernel"] + weights["inner_bias"], 0.0)
     return inner @ weights["outer_kernel"] + weights["outer_bias"]
 
 
 def extended_memory(memory, inputs):
-    """The last M vectors of memory and inputs, for every row."""
+    """Returns the last M vectors of memory and inputs, for every row."""
     return np.concatenate([memory, inputs], axis=1)[:, inputs.shape[1] :]
