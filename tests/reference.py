@@ -1,7 +1,7 @@
-"""Parts of the paper's formulas in NumPy and float64, which the oracles of the tests share.
+"""Parts of the paper's formulas in float64, with which tests compare results of the package.
 
-They share no code and no trick with the package. Tokens of a segment have the positions 0 to T - 1,
-and the memory before the segment has the positions -M to -1. So the distance is `query - key`.
+The formulas are written plainly and import nothing of the package. Positions of one segment are
+0 .. T - 1. The memory before it has the positions -M .. -1, so `query - key` is the distance.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def max_difference(first, second):
-    """Returns the largest absolute difference of two arrays, which must have the same shape."""
+    """Returns the largest absolute difference of two arrays, which must have equal shapes."""
     first, second = np.asarray(first, "float64"), np.asarray(second, "float64")
     assert first.shape == second.shape, f"{first.shape} is not {second.shape}"
     return float(np.max(np.abs(first - second), initial=0.0))
@@ -29,16 +29,15 @@ def sinusoid(distance, hidden_dim, clamp_length=None):
 
 
 def is_visible(distance, key, valid_length, memory_length, same_length, same_length_keys):
-    """True if a query sees the key at position `key`, which is `distance` positions before it."""
+    """True if a query sees the key at position `key`, which is `distance` before the query."""
     is_future, is_unfilled = distance < 0, key < -valid_length
-    # With `same_length` a query sees M + 1 positions with its own, or M if `same_length_keys` is
-    # "memory".
+    # With `same_length` a query sees itself and the M positions before it, or only M - 1 of them.
     reach = memory_length - (same_length_keys == "memory")
     return not is_future and not is_unfilled and (not same_length or distance <= reach)
 
 
 def softmax(scores):
-    """Computes the probabilities of a vector of scores; minus infinity hides a key."""
+    """Returns the probabilities for a vector of scores; minus infinity hides a key."""
     powers = np.exp(scores - np.max(scores))
     return powers / powers.sum()
 

@@ -24,7 +24,8 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.distribution.strategy import create_strategy
-from txl_tf.evaluation.result import EvaluationResult, EvaluationText
+from txl_tf.evaluation.evaluation_text import EvaluationText
+from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.model_folder import RunDescription, Workdir, data_identity
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.trainer import Trainer

@@ -28,7 +28,13 @@ WITHOUT_TENSORFLOW = {
 }
 # Modules of `tpu_kernels` that do not import JAX at their top. The others may, so no module may
 # import those at its top.
-WITHOUT_JAX = {"__init__", "attention_plan", "on_chip_attention"}
+WITHOUT_JAX = {
+    "__init__",
+    "attention_choice",
+    "attention_plan",
+    "inference_plan",
+    "on_chip_attention",
+}
 # Recomputing activations needs the interface of each backend, and compiling a part needs that of
 # TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py"}
@@ -58,8 +64,8 @@ LOADED_FIRST = (
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",
     "txl_tf.tpu_compiler.topologies",
-    "txl_tf.tpu_kernels.attention_plan",
-    "txl_tf.training.checkpoints",
+    "txl_tf.tpu_kernels.attention_choice",
+    "txl_tf.training.checkpoints.*",
     "txl_tf.training.figures",
     "txl_tf.training.ledger",
     "txl_tf.training.metrics_log",

@@ -120,39 +120,45 @@ def test_random_bits_are_the_hash_of_seed_and_place():
 def test_fold_seed_is_distinct_by_site_and_passes_none_on():
     """Also from the sites of the seeds with the next numbers."""
     folded = {
-        tuple(ops.convert_to_numpy(functional.fold_seed(ops.convert_to_tensor(seed), site)))
+        tuple(ops.convert_to_numpy(stateless_random.fold_seed(ops.convert_to_tensor(seed), site)))
         for seed in np.array([[3, 4], [4, 4], [5, 4], [3, 5]], "int32")
         for site in range(50)
     }
     assert len(folded) == 4 * 50
-    assert functional.fold_seed(None, 3) is None
+    assert stateless_random.fold_seed(None, 3) is None
 
 
 def test_the_seed_of_a_row_does_not_depend_on_the_rows_beside_it_and_folds_like_one_seed():
     seed, rows = ops.convert_to_tensor([3, 4], "int32"), np.arange(2000, dtype="int32")
-    seeds = ops.convert_to_numpy(functional.row_seeds(seed, rows))
+    seeds = ops.convert_to_numpy(stateless_random.row_seeds(seed, rows))
     assert seeds.shape == (2000, 2)
     assert seeds.dtype == np.int32
     assert len(set(seeds[:, 1])) == 2000
-    assert np.array_equal(functional.row_seeds(seed, rows[1500:1400:-1]), seeds[1500:1400:-1])
-    folded = functional.fold_seed(functional.row_seeds(seed, rows), 5)
-    assert np.array_equal(folded, functional.row_seeds(functional.fold_seed(seed, 5), rows))
+    assert np.array_equal(stateless_random.row_seeds(seed, rows[1500:1400:-1]), seeds[1500:1400:-1])
+    folded = stateless_random.fold_seed(stateless_random.row_seeds(seed, rows), 5)
+    assert np.array_equal(
+        folded, stateless_random.row_seeds(stateless_random.fold_seed(seed, 5), rows)
+    )
     other = ops.convert_to_tensor([3, 5], "int32")
-    assert not set(seeds[:, 1]) & set(ops.convert_to_numpy(functional.row_seeds(other, rows))[:, 1])
+    assert not set(seeds[:, 1]) & set(
+        ops.convert_to_numpy(stateless_random.row_seeds(other, rows))[:, 1]
+    )
 
 
 def test_common_seed_is_the_same_for_all_rows_and_differs_by_seed_and_site():
     """Else what rows share would be drawn once for all steps, which count in the second number."""
     seed = ops.convert_to_tensor([3, 4], "int32")
-    expected = ops.convert_to_numpy(functional.common_seed(seed))
+    expected = ops.convert_to_numpy(stateless_random.common_seed(seed))
     assert expected.tolist() == [-646029612, 0]
     for places in ([0, 1], [7], [9, 8]):
-        seeds = functional.row_seeds(seed, np.array(places, "int32"))
-        assert np.array_equal(functional.common_seed(seeds), expected)
-        assert not np.array_equal(functional.common_seed(functional.fold_seed(seeds, 1)), expected)
-    assert functional.common_seed(None) is None
+        seeds = stateless_random.row_seeds(seed, np.array(places, "int32"))
+        assert np.array_equal(stateless_random.common_seed(seeds), expected)
+        assert not np.array_equal(
+            stateless_random.common_seed(stateless_random.fold_seed(seeds, 1)), expected
+        )
+    assert stateless_random.common_seed(None) is None
     seeds = np.array([(first, second) for first in (3, 4, -7) for second in range(500)], "int32")
-    common = {int(functional.common_seed(seed)[0]) for seed in seeds}
+    common = {int(stateless_random.common_seed(seed)[0]) for seed in seeds}
     assert len(common) == len(seeds)
 
 

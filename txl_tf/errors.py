@@ -13,7 +13,7 @@ _LONGEST_NAME = 100
 
 
 def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
-    """Suggests known names, as in `" Did you mean top_p?"`; empty if no known name is near."""
+    """Suggests known names, as in `" Did you mean top_p?"`; empty if no known name is similar."""
     # Imported here because every job imports this module and few need a suggestion.
     import difflib
 
@@ -60,7 +60,7 @@ class NonFiniteError(JobError, exit_code=70):
 
 
 class OutputExistsError(JobError, exit_code=73):
-    """The output exists already, or another process is writing it."""
+    """The output exists already, or another process writes it."""
 
 
 class StorageError(JobError, exit_code=74):
@@ -81,7 +81,7 @@ class MismatchError(JobError, exit_code=78):
 
 def first_line(error: BaseException) -> str:
     """Returns up to 200 characters of an error's first line, or its class name if it is empty."""
-    # TensorFlow names its operation in front, which is longer than the reason.
+    # TensorFlow writes its operation before the reason, and at greater length.
     text = re.sub(r"^\{\{.*?\}\} ", "", str(error).strip())
     return (text.splitlines() or [type(error).__name__])[0][:200]
 
@@ -94,7 +94,7 @@ def errors_as(
     where: str,
     remedy: str,
 ) -> Iterator[None]:
-    """Turns errors of some kinds in the block into one of a job, whose text begins with `what`."""
+    """Raises a `job_error` for errors of some kinds in the block; its text begins with `what`."""
     try:
         yield
     except kinds as error:

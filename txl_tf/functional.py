@@ -12,11 +12,11 @@ import math
 import keras
 from keras import ops
 
-from txl_tf.stateless_random import GOLDEN_RATIO, mixed
+from txl_tf.stateless_random import row_seeds as row_seeds
 
+# Score of a masked pair; its exp() is 0.
 MASKED_SCORE = -1e30
-"""Score of a masked pair; its exp() is 0."""
-# The range of float16 ends at 65,504, and other terms are added.
+# The range of float16 ends at 65,504, and other terms are added to this score.
 _MASKED_SCORE_FLOAT16 = -3e4
 
 
@@ -51,6 +51,17 @@ def distances_to_end(key_length, num_positions):
     """
     distances = ops.arange(key_length - 1, -1, -1, dtype="int32")
     return ops.minimum(distances, num_positions - 1)
+
+
+def add_positions(positions, inputs, memory):
+    """Adds positions `(K, D)`, counted from the end of the segment, to segment and memory.
+
+    The memory is `(B, M, D)` or `None`, the segment's `inputs` are `(B, T, D)`. Returns both.
+    """
+    memory_length = 0 if memory is None else memory.shape[1]
+    if memory_length:
+        memory = ops.cast(memory, inputs.dtype) + positions[:memory_length]
+    return inputs + positions[memory_length:], memory
 
 
 def relative_shift(scores):
@@ -129,7 +140,7 @@ def next_memory(memory, inputs, lengths=None):
 
     Dai et al. (2019), Section 3.2: `SG(h)`. Memory is `(B, M, D)`, the segment's `inputs` of the
     layer are `(B, T, D)`. `lengths`, int32 `(B,)` or `()`, are the tokens of each row to remember;
-    `None` is all of them.
+    by default all.
     """
     memory_length, segment_length = memory.shape[1], inputs.shape[1]
     if memory_length == 0:
@@ -179,47 +190,6 @@ def next_valid_length(valid_length, memory_length, num_tokens, document_starts=N
         lengths = ops.where(document_starts, after_start, ops.expand_dims(length, 1))
         length = ops.min(lengths, axis=1)
     return ops.minimum(length, memory_length)
-
-
-def fold_seed(seed, site):
-    """Derives a seed for one place that draws random numbers.
-
-    Seeds are int32 `(2,)` or `(B, 2)`, or `None`, which stays `None`. No other place has the same
-    `site`. Only the first number changes, by large steps, so that the sites of neighbouring seeds
-    differ. Folding twice adds the sites.
-    """
-    if seed is None:
-        return None
-    change = (site * GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
-    return ops.cast(seed, "int32") + ops.convert_to_tensor([change, 0], dtype="int32")
-
-
-def row_seeds(seed, rows):
-    """Derives a seed for each row, int32 `(B, 2)`, from one `(2,)` and the rows' indices `(B,)`.
-
-    All rows share the first number, see `common_seed`; the second depends on the row's index.
-    """
-    seed = ops.cast(seed, "int32")
-    first = ops.broadcast_to(ops.reshape(_common_number(seed), [1]), ops.shape(rows))
-    second = mixed(mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
-    return ops.stack([first, ops.cast(second, "int32")], axis=1)
-
-
-def _common_number(seed):
-    """Returns a number of a seed `(2,)`; `fold_seed` changes it as it changes the seed."""
-    return seed[0] + ops.cast(mixed(ops.cast(seed[1], "uint32")), "int32")
-
-
-def common_seed(seed):
-    """Derives the seed `(2,)` that all rows share, the same from a seed and from its `row_seeds`.
-
-    The seed is int32 `(2,)`, or `(B, 2)` from `row_seeds`, folded or not, or `None`.
-    """
-    if seed is None:
-        return None
-    seed = ops.cast(seed, "int32")
-    first = _common_number(seed) if len(seed.shape) == 1 else seed[0, 0]
-    return ops.stack([first, ops.zeros_like(first)])
 
 
 def negative_log_likelihood(logits, target_ids):

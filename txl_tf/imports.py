@@ -28,7 +28,7 @@ _KERAS_CLASSES = {
 
 
 class _LazyPackage:
-    """Package that is imported on first use; UsageError if it is not installed."""
+    """Package that is imported on first use, which raises UsageError if it is not installed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     import tensorflow as tensorflow
     import tensorflow_text as tensorflow_text
 else:
-    names = ("jax", "tensorflow", "tensorflow_text")
-    jax, tensorflow, tensorflow_text = map(_LazyPackage, names)
+    jax, tensorflow, tensorflow_text = map(_LazyPackage, ("jax", "tensorflow", "tensorflow_text"))
 
 
 def lazy_names(
@@ -59,8 +58,8 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Makes `__all__`, `__getattr__` and `__dir__` of a package that imports names on first use.
 
-    The stub `__init__.pyi` beside `file` lists the names as imports, which editors and type
-    checkers read too.
+    `file` is the `__init__.py` of the package. The stub `__init__.pyi` beside it lists the names as
+    imports, which editors and type checkers read too.
     """
     modules = _names_of_stub(Path(file).with_suffix(".pyi"), package)
 
@@ -81,21 +80,22 @@ def lazy_names(
 
 
 def _names_of_stub(path: Path, package: str) -> dict[str, str]:
-    """Returns the full module name of each name that a stub imports."""
-    found = {}
+    """Returns the full name of the module of each name that a stub imports."""
+    modules = {}
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom):
             module = str(statement.module)
             for name in (alias.name for alias in statement.names):
-                # Imports from the package itself are subpackages.
-                found[name] = f"{package}.{name}" if module == package else module
-    return found
+                # The names that a package imports from itself are its subpackages.
+                modules[name] = f"{package}.{name}" if module == package else module
+    return modules
 
 
 def register_with_keras() -> None:
-    """Registers the classes of this package with Keras, which imports one when a file names it.
+    """Registers the classes of this package with Keras, which loads models by these names.
 
-    If Keras is not imported yet, the registration waits for that import.
+    A class is imported when Keras first uses it. If Keras is not imported yet, the registration
+    waits for that import, because importing Keras takes seconds.
     """
     if "keras" in sys.modules:
         _register_classes()
@@ -112,7 +112,10 @@ def _register_classes() -> None:
 
 
 class _ClassOnFirstUse:
-    """Registry entry that imports its class on first use, which replaces the entry."""
+    """Registry entry that imports its class on first use.
+
+    The import registers the class itself in the place of the entry.
+    """
 
     def __init__(self, module: str, name: str) -> None:
         self._module = module
@@ -123,13 +126,18 @@ class _ClassOnFirstUse:
 
 
 class _KerasFinder(importlib.abc.MetaPathFinder):
-    """Finder that registers the classes after the import of Keras."""
+    """Finder of Python's import system that registers the classes after the import of Keras.
+
+    It stands before the other finders and lets them find Keras. Then it replaces the function that
+    executes the module, so that the classes are registered right after. A caller that only looks
+    for Keras, without importing it, registers nothing and may do so any number of times.
+    """
 
     def find_spec(self, name: str, *arguments: Any) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (each.find_spec(name, *arguments) for each in others)), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -160,7 +168,7 @@ def require_tensorflow_backend(*others: str) -> None:
 
 
 def is_on_jax() -> bool:
-    """True if JAX is the backend of Keras; before its import the environment says so."""
+    """True if JAX is the backend of Keras, or will be by the environment."""
     if "keras" in sys.modules:
         return bool(sys.modules["keras"].config.backend() == "jax")
     return os.environ.get("KERAS_BACKEND") == "jax"
@@ -175,9 +183,9 @@ def require_backend_packages() -> None:
 
 
 def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:
-    """Raises UsageError if a package of an extra is missing; imports no package.
+    """Raises UsageError if a package of an extra is missing, without importing any.
 
-    `purpose` begins the sentence of the error, and `where` names the file or argument.
+    `purpose` is the subject of the error's sentence, and `where` names the file or argument.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:

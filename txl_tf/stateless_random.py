@@ -1,4 +1,7 @@
-"""Random bits as hashes of a seed and a position.
+"""Random bits as hashes of a seed and a position, and the seeds of rows and places.
+
+A step of training has one seed. `row_seeds` derives a seed for each row of its batch, `fold_seed`
+one for each place that draws, and `random_bits` the bits of each number there.
 
 Shape letters used in this module: B rows.
 
@@ -7,12 +10,52 @@ It uses only `keras.ops`, so it runs on every Keras backend.
 
 from keras import ops
 
+# Random bits per dropout decision; rates are rounded to this precision.
 DRAWN_BITS = 24
-"""Random bits per dropout decision; rates are rounded to this precision."""
-GOLDEN_RATIO = 0x9E3779B9
-"""Fractional part of the golden ratio, in 32 bits."""
+# Fractional parts of the golden ratio and of the square root of 2, in 32 bits.
+_GOLDEN_RATIO = 0x9E3779B9
+_SQUARE_ROOT = 0x6A09E667
 
-_SQUARE_ROOT = 0x6A09E667  # the fractional part of the square root of 2
+
+def fold_seed(seed, site):
+    """Derives a seed for one place that draws random numbers.
+
+    Seeds are int32 `(2,)` or `(B, 2)`, or `None`, which stays `None`. Each place has its own
+    `site`. Only the first number changes, by large steps, so that neighbouring seeds with different
+    sites do not meet. Folding twice adds the sites.
+    """
+    if seed is None:
+        return None
+    change = (site * _GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
+    return ops.cast(seed, "int32") + ops.convert_to_tensor([change, 0], dtype="int32")
+
+
+def row_seeds(seed, rows):
+    """Derives a seed for each row, int32 `(B, 2)`, from one `(2,)` and the rows' indices `(B,)`.
+
+    All rows share the first number, see `common_seed`; the second depends on the row's index.
+    """
+    seed = ops.cast(seed, "int32")
+    first = ops.broadcast_to(ops.reshape(_common_number(seed), [1]), ops.shape(rows))
+    second = mixed(mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
+    return ops.stack([first, ops.cast(second, "int32")], axis=1)
+
+
+def _common_number(seed):
+    """Returns a number of a seed `(2,)`; `fold_seed` changes it as it changes the seed."""
+    return seed[0] + ops.cast(mixed(ops.cast(seed[1], "uint32")), "int32")
+
+
+def common_seed(seed):
+    """Derives the seed `(2,)` that all rows share, the same from a seed and from its `row_seeds`.
+
+    The seed is int32 `(2,)`, or `(B, 2)` from `row_seeds`, folded or not, or `None`.
+    """
+    if seed is None:
+        return None
+    seed = ops.cast(seed, "int32")
+    first = _common_number(seed) if len(seed.shape) == 1 else seed[0, 0]
+    return ops.stack([first, ops.zeros_like(first)])
 
 
 def random_bits(seeds, sizes):
@@ -32,7 +75,7 @@ def random_keys(seeds):
     seeds = ops.cast(seeds, "uint32")
     first, second = seeds[:, 0], seeds[:, 1]
     return (
-        mixed(first + mixed(second + ops.cast(GOLDEN_RATIO, "uint32"))),
+        mixed(first + mixed(second + ops.cast(_GOLDEN_RATIO, "uint32"))),
         mixed(second + mixed(first + ops.cast(_SQUARE_ROOT, "uint32"))),
     )
 

@@ -26,7 +26,7 @@ STATIONS = {
     "memory": ("inputs of the last M tokens", "models/memory.py", 1, 1),
     "step": ("loss, gradients, update", "training/train_step.py", 3, 1),
     "layers": ("attention reads memory", "models/transformer_xl.py", 2, 1),
-    "checkpoint": ("weights, memory, optimizer", "training/checkpoints.py", 3, 2),
+    "checkpoint": ("weights, memory, optimizer", "training/checkpoints/", 3, 2),
     "model": ("any folder with a model", "model_folder/folder.py", 2, 2),
     "score": ("nats of every token", "evaluation/evaluator.py", 0, 3),
     "new text": ("the loop that writes", "generation/decoding.py", 1, 3),

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
+from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.attention import AttentionProfile, AttentionProfiler
+    from txl_tf.evaluation.attention_profile import AttentionProfile, AttentionProfiler
 
 REPORT_FILE = "attention.json"
 
@@ -143,7 +143,7 @@ def run(job: AttentionJob) -> None:
 
 
 def _create_profiler(job: AttentionJob) -> "tuple[int | None, AttentionProfiler]":
-    from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
+    from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config
 
     description = job.source.description
     model, evaluation = cast(ModelConfig, description.model), description.evaluation
@@ -167,8 +167,8 @@ def _read_split(
 
     Returns the tokens up to the end of the segment that `last_rows` shows.
     """
+    from txl_tf.evaluation.evaluation_text import EvaluationText
     from txl_tf.evaluation.reading_order import EvaluationRows, Stretches
-    from txl_tf.evaluation.result import EvaluationText
 
     config, split, shown_end = profiler.model.config, arguments.split, 0
     text, memory_length = EvaluationText.of_split(dataset, split), config.memory_length
@@ -227,7 +227,7 @@ def draw_figures(
     `shown_rows` is float `(T, K)` from `AttentionProfiler.last_rows`, of the head that looks
     farthest. `source` (split and step) is part of every title.
     """
-    from txl_tf.evaluation.attention import TERMS
+    from txl_tf.evaluation.attention_profile import TERMS
 
     layer, head = profile.farthest_head
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
+from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, build_model, check_dataset, open_model
@@ -31,7 +31,7 @@ from ..shell.arguments import MAX_COUNT, MAX_STEP, add_json_argument, add_number
 from ..shell.progress import plain_table, show_progress
 
 if TYPE_CHECKING:
-    from txl_tf.evaluation.context import ModelGroup
+    from txl_tf.evaluation.effective_context import ModelGroup
     from txl_tf.models.language_model import LanguageModel
 
 REPORT_FILE = "context.json"
@@ -160,7 +160,7 @@ def run(job: ContextJob) -> None:
 
 
 def _report(job: ContextJob, dataset: PreparedDataset) -> dict[str, Any]:
-    from txl_tf.evaluation.context import ModelGroup
+    from txl_tf.evaluation.effective_context import ModelGroup
 
     arguments, contexts = job.arguments, job.arguments.contexts
     windows = _draw_windows(arguments, dataset, contexts[-1])
@@ -208,7 +208,7 @@ def _measure(
     run: AnalyzedRun, windows: np.ndarray, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list]:
     """Returns a description of a run, and its losses by context length and token."""
-    from txl_tf.evaluation.context import ContextLosses
+    from txl_tf.evaluation.context_losses import ContextLosses
 
     step, model = run.load_model(arguments.context_memory)
     losses_of, contexts = ContextLosses(model, arguments.batch_size), arguments.contexts

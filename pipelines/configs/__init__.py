@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from txl_tf.config.base import parse_setting, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import AnyModelConfig
+from txl_tf.config.setting_values import parse_setting, shown_value
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -20,7 +20,7 @@ from txl_tf.errors import (
 )
 from txl_tf.models.presets import preset
 from txl_tf.storage.files import read_file
-from txl_tf.storage.untrusted_files import check_values, parse_json
+from txl_tf.storage.strict_json import check_values, parse_json
 
 from ..shell.arguments import overridden_settings, override
 

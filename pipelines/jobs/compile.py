@@ -20,12 +20,8 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import is_on_jax
-from txl_tf.tpu_compiler.compiler import (
-    CompiledProgram,
-    TpuCompiler,
-    hbm_at_once,
-    require_tpu_compiler,
-)
+from txl_tf.tpu_compiler.compiled_program import CompiledProgram, hbm_at_once
+from txl_tf.tpu_compiler.compiler import TpuCompiler, require_tpu_compiler
 from txl_tf.tpu_compiler.topologies import EXAMPLES, Topology
 
 from ..configs import load_experiment
@@ -146,7 +142,7 @@ def _compile_training(
     say(f"compiling the training step: {rows} rows per replica")
     if is_on_jax():
         return None, compiler.compile_on_jax(experiment, f"training-{rows}-rows")
-    from txl_tf.tpu_compiler.program import traced_trainer, training_program
+    from txl_tf.tpu_compiler.run_programs import traced_trainer, training_program
 
     trainer = traced_trainer(experiment, topology.num_replicas, topology.chip.name)
     program = compiler.compile(training_program(trainer), f"training-{rows}-rows")
@@ -165,7 +161,7 @@ def _compile_evaluation(
     if trainer is None:
         say("no evaluation step is compiled: on JAX one device evaluates")
         return None, None, 0
-    from txl_tf.tpu_compiler.program import evaluation_program
+    from txl_tf.tpu_compiler.run_programs import evaluation_program
 
     if evaluation.dynamic_learning_rate is not None:
         say("no evaluation step is compiled: dynamic evaluation runs on the host")

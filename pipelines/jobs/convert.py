@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.config.base import parse_setting
+from txl_tf.config.setting_values import parse_setting
 from txl_tf.convert.python2_vocabulary import Python2Vocabulary
 from txl_tf.data.corpora import CORPORA
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
@@ -134,7 +134,7 @@ def run(convert: Callable[[], None]) -> None:
 
 def checked_settings(overrides: list[str]) -> dict[str, Any]:
     """Returns the settings of `--set model.FIELD=VALUE`; raises UsageError."""
-    from txl_tf.convert.model_sizes import check_settings
+    from txl_tf.convert.converted_config import check_settings
 
     where = " ".join(f"--set {text[:200]}" for text in overrides)
     settings = {}

@@ -18,8 +18,7 @@ import dataclasses
 import os
 from typing import Any
 
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.generation import GenerationConfig
+from txl_tf.config.generation import DEFAULT_NEW_TOKENS, GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer

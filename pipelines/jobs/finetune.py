@@ -20,8 +20,9 @@ from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import Workdir, open_model, tokenizer_from
 from txl_tf.tasks.answers import check_predictions_file, write_predictions
-from txl_tf.tasks.examples import TASK_KINDS, Columns, TaskData, read_own_data
+from txl_tf.tasks.examples import TASK_KINDS, TaskData
 from txl_tf.tasks.metrics import compute_metrics
+from txl_tf.tasks.own_data import Columns, read_own_data
 
 from ..configs import load_experiment
 from ..run.initial_weights import InitialWeights, add_initial_arguments, initial_weights

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.sources.file_kinds import check_text
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.errors import UsageError
 from txl_tf.model_folder import ModelFolder, open_model, required_tokenizer
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_tf.config.base import MAX_TOKEN_IDS
+from txl_tf.config.limits import MAX_TOKEN_IDS
 from txl_tf.data.corpora import CORPORA, SPLITS, Corpus, python_standard_library_splits
 from txl_tf.data.preparation import SHARD_BYTES, prepare_dataset
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
@@ -32,8 +32,9 @@ from txl_tf.data.sources.text_files import (
 from txl_tf.data.splits import split_by_fraction
 from txl_tf.data.text import Document, Reread
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import (
     CharacterTraining,
     SentencePieceTraining,
@@ -42,8 +43,8 @@ from txl_tf.data.vocabulary_training import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.storage.staging import require_absent
-from txl_tf.storage.untrusted_files import parse_json_object
-from txl_tf.tasks.examples import read_records
+from txl_tf.storage.strict_json import parse_json_object
+from txl_tf.tasks.record_files import read_records
 
 from ..shell.arguments import MAX_STEP, add_number, option_of
 from ..shell.byte_progress import byte_progress, download_progress

@@ -12,8 +12,8 @@ import argparse
 import dataclasses
 import re
 
-from txl_tf.config.base import MAX_STEPS
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.limits import MAX_STEPS
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.model_folder import Workdir, data_identity, open_model

@@ -24,8 +24,9 @@ from txl_tf.model_folder import (
     read_base,
 )
 from txl_tf.storage.files import is_remote
-from txl_tf.storage.untrusted_files import verify_checksums
-from txl_tf.training.checkpoints import CheckpointStore, read_checkpoint
+from txl_tf.storage.listed_files import verify_checksums
+from txl_tf.training.checkpoints.checkpoint_files import read_checkpoint
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 from txl_tf.training.ledger import StepLedger
 from txl_tf.training.metrics_log import MetricsLog
 

@@ -9,8 +9,8 @@ from txl_tf.evaluation.result import TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.tasks.encoding import encode_examples, fingerprint_of
 from txl_tf.tasks.examples import TaskData
-from txl_tf.training.example_reader import ExamplePlan, ExampleReader
-from txl_tf.training.task_objective import TaskObjective
+from txl_tf.training.objectives.example_reader import ExamplePlan, ExampleReader
+from txl_tf.training.objectives.task_objective import TaskObjective
 
 from .run_data import RunData
 

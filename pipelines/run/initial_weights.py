@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_tf.config.base import describe_differences
+from txl_tf.config.differences import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.errors import MismatchError, UsageError

@@ -28,7 +28,7 @@ class RunData(abc.ABC):
     plan: Any
     """Order of the rows, with `steps_per_epoch`."""
     objective_class: type[Any]
-    """Class of what a step computes, such as `TrainingObjective`."""
+    """Class of what a step computes, such as `TextObjective`."""
     create_evaluator: Callable[..., Any]
     """Creates the evaluator of an experiment, under a strategy, with variables of a model."""
     count_tokens: Callable[[int, int], int] | None

@@ -8,7 +8,8 @@ import tensorflow as tf
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.training_segments import TrainingSegments
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator, Track, create_evaluator
 from txl_tf.evaluation.result import EvaluationResult, bits, perplexity
@@ -16,7 +17,7 @@ from txl_tf.evaluation.scores import evaluate_split
 from txl_tf.model_folder import check_dataset, data_identity
 from txl_tf.models.sizes import reading_flops_per_token
 from txl_tf.storage.files import is_remote
-from txl_tf.training.train_step import TrainingObjective
+from txl_tf.training.objectives.text_objective import TextObjective
 
 from .run_data import RunData
 
@@ -36,7 +37,7 @@ class TrainingData(RunData):
     MismatchError.
     """
 
-    objective_class = TrainingObjective
+    objective_class = TextObjective
     create_evaluator = staticmethod(create_evaluator)
     count_tokens = None  # all rows read a segment in each step
     folder: str

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf import __version__
-from txl_tf.config.base import flat_settings
+from txl_tf.config.differences import flat_settings
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer

@@ -19,9 +19,10 @@ from txl_tf.imports import is_on_jax
 from txl_tf.model_folder import CHECKPOINTS, RunDescription, Workdir, read_base, write_base
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.locks import locked_folder
-from txl_tf.training.checkpoints import BackgroundSaver, CheckpointStore
+from txl_tf.training.checkpoints.background_saver import BackgroundSaver
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
+from txl_tf.training.evaluation_history import EvaluationHistory
 from txl_tf.training.ledger import LoopReport, StepLedger
-from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
 from ..shell.progress import TrainingProgress, say

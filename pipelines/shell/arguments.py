@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import EvaluatedModel
 from txl_tf.config.generation import MOST_BIAS, GenerationConfig
+from txl_tf.config.limits import MAX_TOKENS
+from txl_tf.config.setting_values import shown_value
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 

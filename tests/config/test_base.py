@@ -1,12 +1,14 @@
-"""Ranges of every configuration, and differences of two."""
+"""Ranges of the fields of configurations, values as text, and differences between settings."""
 
 import math
 
 import pytest
 
-from txl_tf.config.base import describe_differences, fields_of, parse_setting, shown_type
+from txl_tf.config.base import fields_of, shown_type
+from txl_tf.config.differences import describe_differences
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.setting_values import parse_setting
 
 CLASSES = (
     TrainingConfig,

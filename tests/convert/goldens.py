@@ -1,4 +1,4 @@
-"""Reads what other implementations computed, and computes the same."""
+"""Results that other implementations computed, and the same computations by this package."""
 
 import json
 import tempfile
@@ -25,7 +25,7 @@ def save(folder, tensors, config=None):
 
 
 class Golden:
-    """One file of numbers."""
+    """Model of another implementation, with its inputs and results, from one file or folder."""
 
     def __init__(self, name):
         self.name = name
@@ -37,7 +37,7 @@ class Golden:
 
     @property
     def settings(self):
-        """What shapes do not tell, in our names."""
+        """Settings that the shapes do not tell, by the names of `ModelConfig`."""
         clamp_length = self.config["clamp_len"]
         return {
             "segment_length": self.arrays["seg0/inputs"].shape[1],
@@ -62,12 +62,12 @@ class Golden:
             return load_hugging_face(save(Path(folder), self.state_dict, self.config))
 
     def zeros(self, model):
-        """Memory of zeros that are attended to."""
+        """Returns a memory of zeros, which queries attend to."""
         batch_size = self.arrays["seg0/inputs"].shape[0]
         return model.initial_memory(batch_size, self.config["mem_len"], zeros_count=True)
 
     def differences(self, model):
-        """The largest difference of every kind of number, over all segments."""
+        """Returns the largest difference of every kind of result, over all segments."""
         worst = {}
         memory = self.zeros(model)
         for segment in range(NUM_SEGMENTS):
@@ -97,6 +97,6 @@ class Golden:
 
 
 def last_attention(model, inputs, memory):
-    """Attention probabilities of the last block."""
+    """Returns the attention probabilities of the last block."""
     arguments = model.attention_inputs(model.config.num_layers - 1, inputs, memory)
     return model.blocks[-1].attention(**arguments, return_probabilities=True)

@@ -16,7 +16,7 @@ SIZES = {
     "segment_length": 8,
     "memory_length": 8,
 }
-# As published, but for the sizes.
+# The options of the published models, with smaller sizes.
 FAMILIES = {
     "enwik8": {"share_attention_biases": True},
     "wt103_base": {"cutoffs": (10, 30), "share_tail_projections": True},
@@ -25,7 +25,7 @@ FAMILIES = {
     "narrow": {"embedding_dim": 8},
     "narrow_clusters": {"embedding_dim": 8, "cutoffs": (10, 30)},
 }
-# Those of PyTorch project every cluster.
+# The PyTorch implementations project every cluster.
 PYTORCH_FAMILIES = [name for name in FAMILIES if name != "lm1b"]
 
 
@@ -34,7 +34,7 @@ def family_config(name, **changes):
 
 
 def random_model(config, scale=1.0):
-    """A model whose variables all differ."""
+    """Returns a model whose variables all differ."""
     return with_drawn_weights(TransformerXL(config), scale)
 
 

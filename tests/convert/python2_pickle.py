@@ -4,7 +4,7 @@ import struct
 
 
 def text(value):
-    """A `str` of Python 2, which is bytes."""
+    """Returns the operation for a `str` of Python 2, which is bytes."""
     data = value if isinstance(value, bytes) else value.encode("utf-8")
     if len(data) < 256:
         return b"U" + bytes([len(data)]) + data
@@ -41,7 +41,7 @@ def counter(entries):
 
 
 def array(num_numbers):
-    """An array of int64, as NumPy of that time wrote it."""
+    """Returns the operations for an array of int64, as NumPy of that time wrote it."""
     unmade = name("numpy", "ndarray") + b"K\x00\x85U\x01b\x87R"
     dtype = name("numpy", "dtype") + b"U\x02i8K\x00K\x01\x87R"
     dtype += b"(K\x03U\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"

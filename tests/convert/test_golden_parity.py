@@ -1,4 +1,4 @@
-"""Converted models compute what the originals computed."""
+"""Converted models compute the results of the original models."""
 
 import pytest
 

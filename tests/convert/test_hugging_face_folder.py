@@ -6,7 +6,7 @@ from tests.convert.goldens import Golden
 from tests.convert.models import PYTORCH_FAMILIES, assert_same_weights, family_config, random_model
 from txl_tf.convert import load_hugging_face, save_hugging_face
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage.untrusted_files import MAX_DEPTH
+from txl_tf.storage.strict_json import MAX_DEPTH
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Checkpoints of all published families, and checkpoints that are not whole."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,15 +9,16 @@ import tensorflow as tf
 from tests.convert.models import FAMILIES, assert_same_weights, family_config, random_model
 from tests.small_models import arrays_of
 from txl_tf.convert import load_official_tensorflow
-from txl_tf.convert.model_sizes import config_from
-from txl_tf.convert.official_tensorflow import official_tensorflow_table, read_checkpoint
+from txl_tf.convert.converted_config import merge_config
+from txl_tf.convert.official_tensorflow import official_tensorflow_table
+from txl_tf.convert.tensorflow_checkpoint import read_checkpoint
 from txl_tf.errors import DataDamagedError, MismatchError
 
 BLOCK = "transformer/layer_1"
 
 
 def official_tensors(model):
-    """What the official code would have saved, the optimizer's state included."""
+    """Returns the tensors that the official code would save, including the optimizer's state."""
     weights = arrays_of(model)
     tensors = {}
     for entry in official_tensorflow_table(model.config):
@@ -101,11 +104,12 @@ def test_published_sizes_bring_their_settings():
         "intermediate_dim": 4096,
         "cutoffs": (20000, 40000, 200000),
     }
-    config = config_from(sizes, {}, {"memory_length": 640}, "here")
+    config = merge_config(sizes, {}, {"memory_length": 640}, {}, "here")
     assert (config.segment_length, config.memory_length) == (128, 640)
     assert (config.clamp_length, config.same_length, config.dropout) == (1000, True, 0.2)
 
 
+NOTHING = re.compile("")
 TENSORS = {
     "empty": tf.zeros([2, 0]),
     "half": tf.ones([3], tf.bfloat16),
@@ -119,7 +123,7 @@ def test_a_damaged_index_is_refused(tmp_path):
     prefix = save(tmp_path, TENSORS)
     path = tmp_path / f"{prefix.name}.index"
     content = path.read_bytes()
-    np.testing.assert_array_equal(read_checkpoint(str(prefix))["many"], np.arange(1000))
+    np.testing.assert_array_equal(read_checkpoint(str(prefix), NOTHING)["many"], np.arange(1000))
     damages = [
         (b"", "last bytes"),
         (content[:-1], "last bytes"),
@@ -132,7 +136,7 @@ def test_a_damaged_index_is_refused(tmp_path):
     for damage, message in damages:
         path.write_bytes(damage)
         with pytest.raises(DataDamagedError, match=message):
-            read_checkpoint(str(prefix))
+            read_checkpoint(str(prefix), NOTHING)
 
 
 def test_data_that_are_missing_cut_or_no_file_are_refused(tmp_path):
@@ -141,8 +145,8 @@ def test_data_that_are_missing_cut_or_no_file_are_refused(tmp_path):
     for damage in (data.read_bytes()[:1000], b""):
         data.write_bytes(damage)
         with pytest.raises(DataDamagedError, match=r"tensors need .* bytes, but its files have"):
-            read_checkpoint(str(prefix))
+            read_checkpoint(str(prefix), NOTHING)
     data.unlink()
     data.symlink_to("/dev/null")
     with pytest.raises(DataDamagedError, match="regular file"):
-        read_checkpoint(str(prefix))
+        read_checkpoint(str(prefix), NOTHING)

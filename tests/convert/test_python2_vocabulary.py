@@ -1,4 +1,4 @@
-"""The official vocabulary is read as it was; pickles of anything but data are refused."""
+"""Official vocabularies are read unchanged, and pickles of anything but data are refused."""
 
 import collections
 import pickle
@@ -76,7 +76,7 @@ def call(function, *arguments):
     return function + b"(" + b"".join(arguments) + b"tR"
 
 
-# Nothing here would run anything, even if it were called.
+# These pickles are harmless, even if an unpickler runs them.
 REFUSED_OPERATIONS = {
     "name": FRACTION,
     "call": call(FRACTION, python2.integer(1)),
@@ -105,7 +105,7 @@ def test_attributes_of_an_object_are_stored_and_not_called(tmp_path):
 
 
 def test_sizes_that_a_pickle_declares_are_limited_by_its_file(tmp_path):
-    # Python's own unpickler, not the one in C.
+    # The unpickler written in Python is used, not the one in C.
     assert not issubclass(python2_vocabulary._DataUnpickler, pickle.Unpickler)
     text = b"X" + (5).to_bytes(4, "little") + b"abc."
     frame = b"\x80\x04\x95" + (5).to_bytes(8, "little") + b"N."

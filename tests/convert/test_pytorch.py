@@ -12,9 +12,9 @@ from txl_tf.convert import (
     load_hugging_face,
     load_nvidia_pytorch,
     load_official_pytorch,
-    pytorch as systems,
+    pytorch_systems as systems,
 )
-from txl_tf.convert.pytorch import hugging_face_tensors, pytorch_table
+from txl_tf.convert.hugging_face_folder import hugging_face_tensors
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 
 LOADERS = {
@@ -27,11 +27,11 @@ FLIPPED = ("crit.cluster_weight", "crit.cluster_bias")
 
 def state_dict(model, system):
     weights = arrays_of(model)
-    return {e.name: e.to_theirs(weights) for e in pytorch_table(model.config, system)}
+    return {e.name: e.to_theirs(weights) for e in systems.pytorch_table(model.config, system)}
 
 
 def official_names(tensors):
-    """A Hugging Face state dict as the official code would have named it."""
+    """Returns a Hugging Face state dict with the names and the order of the official code."""
     return {
         name.removeprefix("transformer."): array[::-1] if name in FLIPPED else array
         for name, array in tensors.items()
@@ -39,7 +39,7 @@ def official_names(tensors):
 
 
 def nvidia_names(tensors):
-    """An official state dict as NVIDIA's code would have named it."""
+    """Returns an official state dict with the names of NVIDIA's code."""
     renamed = {}
     for name, array in tensors.items():
         if name.startswith("crit.out_layers."):

@@ -7,7 +7,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.records import frame_bytes
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 
 
 @pytest.fixture

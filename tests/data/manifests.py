@@ -1,7 +1,6 @@
 """Manifests of data sets that are nowhere."""
 
-from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, SplitManifest
-from txl_tf.data.records import ShardManifest
+from txl_tf.data.prepared_dataset import FORMAT_VERSION, Manifest, ShardManifest, SplitManifest
 
 
 def shard(index=0, count=2, **changes):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.data.training_segments import SegmentPlan
+from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.errors import DataDamagedError
 
 

@@ -6,10 +6,11 @@ import tensorflow as tf
 
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
+from txl_tf.data.training_segments import TrainingSegments
 
 WORDS = WordTokenizer(["<S>", "<unk>", "a", "b"], WordRule(add_double_eos=True))
 DOCUMENTS = [b"a b\nb a", b"", b"a\r\nb\nb b\n"] * 20

@@ -10,8 +10,9 @@ import tensorflow as tf
 from tests.small_models import strategy_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
+from txl_tf.data.training_segments import TrainingSegments
 from txl_tf.errors import DataDamagedError
 
 

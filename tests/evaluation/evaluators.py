@@ -1,4 +1,4 @@
-"""Evaluators of a model, and the nats of every token."""
+"""Helpers that build an evaluator of a model, and that collect the nats of every token."""
 
 import numpy as np
 
@@ -20,6 +20,6 @@ def evaluator_of(model, jit_compile=False, replicas=1, masks_documents=False, **
 
 
 def nats_of(evaluator, text, **options):
-    """The result of an evaluation, and the nats of every token."""
+    """Returns the result of an evaluation, and the nats of every token."""
     nats = np.full(text.num_tokens, np.nan)
     return evaluator.evaluate(text, step=17, observe=nats.__setitem__, **options), nats

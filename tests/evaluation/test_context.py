@@ -1,4 +1,4 @@
-"""Losses with bounded contexts, and RECL of a model group."""
+"""Losses by context length, and the effective context length of the models of a group."""
 
 import math
 
@@ -8,7 +8,8 @@ import pytest
 from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.context import ContextLosses, ModelGroup
+from txl_tf.evaluation.context_losses import ContextLosses
+from txl_tf.evaluation.effective_context import ModelGroup
 from txl_tf.models import create_model
 
 LONG, BRIEF = 0, 1
@@ -88,8 +89,8 @@ def test_a_window_is_read_from_an_empty_memory(name):
     model = create_model(CONFIGS[name])
     losses_of = ContextLosses(model, batch_size=2)
     for context in (1, T, 10):
-        # 10 tokens are read as 2, 4 and 4: the last segment is full. With a memory for all of the
-        # window, or without any, the segments do not matter.
+        # 10 tokens are read as 2, 4 and 4, so the last segment is full. Segments do not matter if
+        # the memory holds the whole window, or if there is no memory.
         cuts = [2, 6, 10] if (name, context) == ("short memory", 10) else [context]
         windows, start = windows_of(context), 0
         memory = model.initial_memory(5, **({"memory_length": 0} if name == "long memory" else {}))

@@ -1,4 +1,4 @@
-"""Weights that follow the text, against the rule by hand."""
+"""Weights that follow the text, compared with the rule written out."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_each_segment_is_scored_before_it_is_learned_from(model):
     expected, evaluator = nats_by_hand(model), evaluator_of(model, **RULE)
     _, nats = nats_of(evaluator, TEXT)
     np.testing.assert_allclose(nats, expected, rtol=2e-4)
-    # It makes a difference, after the first segment only.
+    # The weights make a difference, but only after the first segment.
     (_, fixed), first = nats_of(evaluator_of(model, batch_size=1), TEXT), CONFIG.segment_length + 1
     np.testing.assert_allclose(fixed[:first], expected[:first], rtol=1e-5)
     assert np.nanmax(np.abs(fixed - expected)[first:]) > 1e-2

@@ -1,4 +1,4 @@
-"""The evaluator against sums by hand from `model.score`."""
+"""The evaluator, compared with sums of the nats that `model.score` returns."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def evaluate(model, tokens=TOKENS, **settings):
 
 
 def sum_over_row(model, tokens, segment_length, memory_length):
-    """Nats of one row, segment by segment, with the shorter tail as the last one."""
+    """Returns the total nats of one row, read by segments, of which the last may be shorter."""
     memory, total = model.initial_memory(1, memory_length), 0.0
     for first in range(0, len(tokens) - 1, segment_length):
         segment = tokens[first : first + segment_length + 1]
@@ -40,7 +40,7 @@ def sum_over_row(model, tokens, segment_length, memory_length):
 @pytest.mark.parametrize("jit_compile", [slow_case(False), True])
 def test_the_total_is_the_sum_over_all_rows(model, jit_compile):
     result = evaluate(model, jit_compile=jit_compile, batch_size=3, warm_up_tokens=0)
-    # 61 targets in 3 rows: one row of 21, two of 20.
+    # The 61 targets are divided into one row of 21 and two rows of 20.
     rows = [TOKENS[:22], TOKENS[21:42], TOKENS[41:]]
     expected = sum(sum_over_row(model, row, 5, 7) for row in rows)
     assert result.total_nats == pytest.approx(expected, rel=1e-5)
@@ -64,7 +64,7 @@ def test_a_memory_of_the_whole_text_gives_one_pass_over_it(
     assert result.total_nats == pytest.approx(one_pass, rel=1e-5)
 
 
-# Two layers with 7 remembered tokens and segments of 5 depend on 22 tokens before.
+# With a memory of 7 and segments of 5, a score of two layers depends on 22 earlier tokens.
 @pytest.mark.parametrize(
     "options",
     [
@@ -89,11 +89,11 @@ def test_by_default_the_number_of_rows_hardly_matters(model, replicas):
     single = evaluate(model, tokens, batch_size=1)
     rows = evaluate(model, tokens, batch_size=128, replicas=replicas)
     assert (single.batch_size, single.warm_up_tokens) == (1, 0)
-    # A quarter of the tokens is 13 times the memory and the rest of a segment.
+    # A quarter of the targets is enough for 13 times a memory of 7 and 4 more tokens of a segment.
     assert (rows.batch_size, rows.warm_up_tokens) == (14, 7)
     assert "14 rows" in rows.conditions and "warm-up 7" in rows.conditions
     assert rows.total_nats == pytest.approx(single.total_nats, rel=1e-3)
-    # Fewer rows than replicas.
+    # A short text has fewer rows than there are replicas.
     short = [evaluate(model, tokens[:40], replicas=each).total_nats for each in (1, replicas)]
     assert short[1] == pytest.approx(short[0], rel=1e-6)
     cold = evaluate(model, tokens, batch_size=128, warm_up_tokens=0)
@@ -124,7 +124,7 @@ def test_a_sample_scores_its_tokens_nearly_as_the_whole_text(model):
 )
 def test_other_positions_and_lengths_are_read_exactly(changes, settings):
     model = TransformerXL(CONFIG.replace(**changes))
-    # Whole segments: absolute positions are counted from the end of a segment.
+    # All segments are whole, because absolute positions are counted from the end of a segment.
     tokens, lengths = TOKENS[:61], {"segment_length": 5, "memory_length": 7} | settings
     total = sum_over_row(model, tokens, lengths["segment_length"], lengths["memory_length"])
     for rows in ({"batch_size": 1}, {"batch_size": 4, "warm_up_tokens": "all"}):

@@ -1,4 +1,4 @@
-"""Order of reading: each target once, after its warm-up or in a full window."""
+"""Order in which stretches are read: each target is scored once, after its warm-up."""
 
 import itertools
 
@@ -14,7 +14,7 @@ LSTM = LSTMConfig(vocabulary_size=11, num_layers=1, hidden_dim=4, segment_length
 
 
 def places_text(num_tokens):
-    """A text whose tokens are their own places; each seventh begins a document."""
+    """Returns a text whose tokens are their own places; each seventh begins a document."""
     return text_of(np.arange(num_tokens), np.arange(0, num_tokens, 7))
 
 
@@ -65,7 +65,8 @@ def test_each_target_is_scored_once_after_its_warm_up(monkeypatch):
             if warm_up == 0:
                 assert not early.any()
             else:
-                # Cut where a single row is cut, after the warm-up or the beginning of the text.
+                # Rows begin where a segment of a single row begins, and have their whole warm-up
+                # unless the text begins later.
                 assert not (begins % length).any()
                 assert (early >= np.minimum(warm_up_tokens, starts)).all()
                 assert (early < warm_up_tokens + length).all()

@@ -1,4 +1,4 @@
-"""Figures of a result, from its totals."""
+"""Figures that a result derives from its totals."""
 
 import json
 import math

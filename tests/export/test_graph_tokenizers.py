@@ -12,7 +12,8 @@ from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from tests.slow_case import slow_case
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
 from txl_tf.export.graph_tokenizers import graph_tokenizer
 

@@ -10,7 +10,7 @@ from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.export import ExportOptions, export_saved_model, next_version
 from txl_tf.export.saved_model import write_version
-from txl_tf.storage.untrusted_files import verify_checksums
+from txl_tf.storage.listed_files import verify_checksums
 
 
 def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, tmp_path):

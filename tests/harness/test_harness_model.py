@@ -1,4 +1,4 @@
-"""`HarnessModel` against the scores and texts of the library; needs the extra `harness`."""
+"""`HarnessModel`, compared with scores and texts of the library; needs the extra `harness`."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ SHARE = len(TEXT) / (len(TEXT) - 1)
 
 @pytest.mark.parametrize("max_length", [1, 7, 100])
 def test_a_document_is_read_in_the_windows_of_the_harness(lm, max_length):
-    """Each window alone, all of its tokens read again and only the last ones scored."""
+    """The expected nats come from windows that are read separately and scored at their ends."""
     ids = TOKENIZER.encode(TEXT).tolist()
     total = 0.0
     for before, scored in get_rolling_token_windows(ids[1:], ids[0], max_length, 1):

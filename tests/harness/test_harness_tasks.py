@@ -1,4 +1,4 @@
-"""Whole tasks, by the harness itself in processes of their own: the documented examples."""
+"""Documented examples of whole tasks, which the harness runs in separate processes."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 pytestmark = pytest.mark.slow
 
-# Words that both count alike: no white space at the ends, none beyond ASCII.
+# Harness and library count these words equally: white space is ASCII, and never at the ends.
 TEXT = "\n".join(
     f"{subject} {verb} the river at 5:30."
     for subject in ("the old miller", "every sailor", "the moon")
@@ -35,7 +35,7 @@ def run_folder(tmp_path_factory):
 
 @pytest.fixture
 def folder(run_folder, tmp_path):
-    """A folder with a run and a text."""
+    """Creates a folder with a run and a text."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(run_folder)
     (tmp_path / "mine.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
@@ -43,7 +43,7 @@ def folder(run_folder, tmp_path):
 
 
 def run(words, folder):
-    """Runs a command in a folder; nothing is downloaded, and caches are in the folder."""
+    """Runs a command in a folder that also has its caches, without downloads."""
     settings = {
         "HF_DATASETS_OFFLINE": "1",
         "HF_HUB_OFFLINE": "1",
@@ -64,7 +64,7 @@ def run(words, folder):
 
 @pytest.fixture(scope="module")
 def evaluated(run_folder, tmp_path_factory):
-    """The figures of `txl evaluate`."""
+    """Returns the figures of `txl evaluate`."""
     path = tmp_path_factory.mktemp("text") / "mine.txt"
     path.write_text(TEXT)
     output = io.StringIO()

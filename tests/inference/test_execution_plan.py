@@ -3,7 +3,7 @@
 from tests.small_models import toy_experiment
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
-from txl_tf.layers.attention_operators import AllHeads, HeadByHead
+from txl_tf.layers.attention.operators import AllHeads, HeadByHead
 from txl_tf.models.transformer_xl import TransformerXL
 
 NARROW = toy_experiment().model

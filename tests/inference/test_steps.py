@@ -14,8 +14,9 @@ from tests.inference.variants import (
     tokens,
 )
 from tests.models.variants import config_of
+from txl_tf.inference.bfloat16_pairs import in_pairs, product_of_stored
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.inference.stacked_steps import StackedSteps, in_pairs, product_of_stored
+from txl_tf.inference.stacked_steps import StackedSteps
 from txl_tf.models.transformer_xl import TransformerXL
 
 STACKED = [

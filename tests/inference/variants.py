@@ -10,7 +10,7 @@ from tests import reference_variants
 from tests.models.variants import SIZES, B, T, V, config_of, shared
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
-from txl_tf.layers.attention_operators import AllHeads, HeadByHead
+from txl_tf.layers.attention.operators import AllHeads, HeadByHead
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 

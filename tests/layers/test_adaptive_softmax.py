@@ -14,9 +14,9 @@ from tests.generation.models import expressive
 from tests.layer_checks import randomize_weights
 from tests.reference import max_difference
 from tests.slow_case import slow_case
-from txl_tf.evaluation.context import ContextLosses
+from txl_tf.evaluation.context_losses import ContextLosses
+from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationText
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from txl_tf.layers.token_ids import check_token_ids
 

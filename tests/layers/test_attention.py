@@ -12,7 +12,7 @@ from tests import reference_variants
 from tests.layer_checks import built, causal_mask, random
 from tests.reference import max_difference
 from txl_tf import functional
-from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
+from txl_tf.layers import MemoryAttention, RelativeAttention, ShawAttention
 
 B, D, N, H = 2, 6, 2, 4
 LAYERS = {
@@ -82,8 +82,15 @@ def test_half_precision_keeps_the_softmax_in_float32(monkeypatch):
         dtypes.append(keras.backend.standardize_dtype(scores.dtype))
         return softmax(scores, axis=axis)
 
-    monkeypatch.setattr("txl_tf.layers.attention.ops.softmax", spy)
+    monkeypatch.setattr("txl_tf.functional.ops.softmax", spy)
     mask = causal_mask(4, 3)
     outputs = attend(layer, random(B, 4, D), random(B, 3, D), mask)
     assert dtypes == ["float32"]
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("names", ["memory kept", "attend attention_mask", "kept attend"])
+def test_arguments_of_a_call_that_exclude_each_other_are_refused(names):
+    arguments = dict.fromkeys(names.split(), random(B, 1, D))
+    with pytest.raises(ValueError, match=r"takes only one of each pair.*Received: "):
+        built(RelativeAttention(N, H), D)(random(B, 1, D), **arguments)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from txl_tf import functional
+from txl_tf import functional, stateless_random
 from txl_tf.layers.seeded_dropout import SeededDropout
 
 ONES = np.ones((64, 1000), "float32")
@@ -72,7 +72,7 @@ def test_masks_of_rows_steps_and_sites_are_uncorrelated():
     for first, second in [(6, 6), (7, 6), (5, 7), (5, 8), (-5, 6), (0, 0), (2**31 - 1, -(2**31))]:
         masks.append(mask_of(layer, seeds_of([3], first, second), ONES[:1]))
     for site in (1, 2, 8, 97):
-        masks.append(mask_of(layer, functional.fold_seed(seeds_of([3]), site), ONES[:1]))
+        masks.append(mask_of(layer, stateless_random.fold_seed(seeds_of([3]), site), ONES[:1]))
     for index, mask in enumerate(masks):
         for other in masks[:index]:
             # Five standard deviations, of some 500 pairs.

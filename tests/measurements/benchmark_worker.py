@@ -52,7 +52,7 @@ def _train(experiment: Any, folder: str) -> Work:
 
     from pipelines.run.precision import with_faster_policy
     from pipelines.run.training_data import TrainingData
-    from txl_tf.config.base import MAX_STEPS_PER_LOOP
+    from txl_tf.config.limits import MAX_STEPS_PER_LOOP
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.training.trainer import Trainer
 
@@ -75,7 +75,7 @@ def _train(experiment: Any, folder: str) -> Work:
 def _write_random_dataset(folder: str, num_tokens: int, vocabulary_size: int) -> str:
     """Writes a data set of random token ids and returns its path."""
     from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
+    from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 
     content = " ".join(map(str, _random_tokens(num_tokens, vocabulary_size))).encode()
     path = os.path.join(folder, "data")
@@ -92,14 +92,14 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
 def _evaluate(experiment: Any) -> Work:
     """Creates an evaluation that reads as many tokens at a time as `txl evaluate`."""
     from txl_tf.distribution.strategy import create_strategy
+    from txl_tf.evaluation.evaluation_text import EvaluationText
     from txl_tf.evaluation.evaluator import create_evaluator
-    from txl_tf.evaluation.result import EvaluationText
 
     # Without warm-up, rows read only the tokens that are counted.
     evaluation = experiment.evaluation.replace(warm_up_tokens=0)
     evaluator = create_evaluator(experiment.replace(evaluation=evaluation), create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
-    read_tokens = num_rows * evaluator.segments_per_read(num_rows) * config.segment_length
+    read_tokens = num_rows * evaluator.programs.segments_per_read(num_rows) * config.segment_length
 
     def evaluate(count: int) -> int:
         tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)

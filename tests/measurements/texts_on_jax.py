@@ -21,11 +21,11 @@ import numpy as np
 
 import txl_tf
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.evaluation.attention import AttentionProfiler, profiled_config
+from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.scores import score_text
 from txl_tf.model_folder import RunDescription, build_model, settings_file
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 TEXT = "Row r of a batch continues row r of the batch before it, and so on to the end. " * 9
 NUM_ROWS, NUM_STEPS = 2, 20

@@ -13,8 +13,8 @@ from tests.layer_checks import random, randomize_weights
 from tests.models.variants import B, T, V, assert_segments_match
 from tests.reference import max_difference
 from txl_tf.config.model import QRNNConfig
+from txl_tf.layers.quasi_recurrent import QuasiRecurrent
 from txl_tf.models import create_model
-from txl_tf.models.recurrent import QuasiRecurrent
 
 C, D = 4, 3
 SIZES = {"vocabulary_size": V, "hidden_dim": 6, "segment_length": T, "dropout": 0.0}

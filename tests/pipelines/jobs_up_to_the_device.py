@@ -7,7 +7,7 @@ import sys
 
 from pipelines import command_line
 from txl_tf.distribution import strategy
-from txl_tf.tpu_compiler.program import traced_tpu_strategy
+from txl_tf.tpu_compiler.replica_program import traced_tpu_strategy
 
 NUM_REPLICAS = 2
 

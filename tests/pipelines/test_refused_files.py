@@ -14,7 +14,7 @@ import pytest
 from pipelines.command_line import main
 from tests.convert.goldens import FOLDER
 from txl_tf.storage import array_archives
-from txl_tf.storage.untrusted_files import MAX_DEPTH
+from txl_tf.storage.strict_json import MAX_DEPTH
 
 CHECKPOINT = FOLDER / "tf1_wt103_like"
 ALLOWED_BYTES = 1000

@@ -14,8 +14,9 @@ from tests.slow_case import slow_case
 from tests.small_models import write_run
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import WordPieceTokenizer
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.model_folder import Workdir, open_model
 

@@ -20,11 +20,11 @@ from pipelines.run.training_job import TrainingJob
 from pipelines.run.training_run import train as train_run
 from tests.small_models import small_result, toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.training_segments import SegmentPlan
+from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.model_folder import Workdir, data_identity
 from txl_tf.storage.files import list_folder, read_file
-from txl_tf.training.checkpoints import read_checkpoint
+from txl_tf.training.checkpoints.checkpoint_files import read_checkpoint
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24

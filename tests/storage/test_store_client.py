@@ -7,8 +7,9 @@ import tensorflow as tf
 from tests.training.saved_states import IDENTITY, arrays_of, assert_is_state_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.training_segments import SegmentPlan, TrainingSegments
+from txl_tf.data.training_segments import TrainingSegments
 from txl_tf.errors import StorageError
 from txl_tf.storage.files import (
     file_blocks,
@@ -22,8 +23,8 @@ from txl_tf.storage.files import (
     remove_folder,
     write_file,
 )
-from txl_tf.storage.untrusted_files import files_below
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.storage.listed_files import files_below
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 CONTENT = bytes(range(256)) * 3000
 

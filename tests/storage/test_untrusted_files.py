@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage import array_archives, untrusted_files
+from txl_tf.storage import array_archives, strict_json
 from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import file_sha256, read_file
-from txl_tf.storage.untrusted_files import (
-    MAX_DEPTH,
-    files_below,
-    listed_file,
-    parse_json,
-    read_json_object,
-)
+from txl_tf.storage.listed_files import files_below, listed_file
+from txl_tf.storage.strict_json import MAX_DEPTH, parse_json, read_json_object
 
 
 def test_a_listed_file_is_found_by_a_name_inside_the_folder_and_its_size(tmp_path):
@@ -85,7 +80,7 @@ def test_anything_but_one_short_json_object_is_damage(tmp_path, monkeypatch):
     assert read_json_object(str(path), max_bytes=21) == {"a": [1, 2.5, None]}
     with pytest.raises(DataDamagedError, match="larger than"):
         read_json_object(str(path), max_bytes=20)
-    monkeypatch.setattr(untrusted_files, "MAX_VALUES", 3)
+    monkeypatch.setattr(strict_json, "MAX_VALUES", 3)
     with pytest.raises(DataDamagedError, match="at most"):
         read_json_object(str(path))
 

@@ -1,4 +1,4 @@
-"""Settings of a task, and examples as its files have them."""
+"""Settings of a small task, and examples for it."""
 
 from txl_tf.config.experiment import TaskConfig
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer

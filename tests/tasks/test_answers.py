@@ -1,4 +1,4 @@
-"""Predictions from outputs: class and number; and their file."""
+"""Predictions of classes and of numbers from outputs, and the file of predictions."""
 
 import json
 

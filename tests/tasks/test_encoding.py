@@ -1,4 +1,4 @@
-"""Examples as tokens: their texts joined, and their targets."""
+"""Tokens of the joined texts of examples, and their targets."""
 
 import dataclasses
 
@@ -40,7 +40,7 @@ def test_texts_of_a_word_vocabulary_need_a_token_between_them():
     pair = example("who", "it's so.", label="no")
     result = encoded("classification", pair, tokenizer=tokenizer)
     assert result.token_ids.tolist() == [2, 0, 3, 4, 0]
-    # Without a token for the end of a line, two texts could not be told apart.
+    # Without a token for the end of a line, a model could not tell two texts apart.
     tokenizer = WordTokenizer(words, WordRule(), unknown_token="<unk>")
     with pytest.raises(MismatchError, match="separator"):
         encoded("classification", pair, tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""Metrics against their formulas, and where they end."""
+"""Metrics, compared with their formulas, and their values where they are undefined."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ NO_CORRELATION = {"pearson": 0.0, "spearman": 0.0}
             [0, 1, 1, 2],
             {"accuracy": 3 / 4, "f1_macro": (2 / 3 + 2 / 3 + 1) / 3, "matthews": 7 / 10},
         ),
-        # Classes that are all equal are no error: warnings are errors here, also scikit-learn's.
+        # Equal classes cause no warning of scikit-learn, which would be an error in tests.
         ("classification", "000", np.array([1, 0, 0]), {"f1": 0.0, "matthews": 0.0}),
         ("classification", "011", np.array([0, 0, 0]), {"f1": 0.0, "matthews": 0.0}),
         (

@@ -38,7 +38,7 @@ class TwoStrategies:
         import tensorflow as tf
 
         from tests.tpu_compiler.host_replicas import HostReplicas
-        from txl_tf.tpu_compiler.program import ReplicaProgram, traced_tpu_strategy
+        from txl_tf.tpu_compiler.replica_program import ReplicaProgram, traced_tpu_strategy
         from txl_tf.training.trainer import Trainer
 
         self._batches = batches
@@ -130,10 +130,10 @@ def batches_of(experiment):
 
 def use_interpreted_kernel():
     """Lets programs for a TPU attend by a kernel that a CPU can execute; returns the chip."""
-    from txl_tf.tpu_kernels import attention_plan
+    from txl_tf.tpu_kernels import attention_choice
 
-    on_cpu = functools.partial(attention_plan.AttentionKernel, platform="cpu")
-    attention_plan.AttentionKernel = on_cpu
+    on_cpu = functools.partial(attention_choice.AttentionKernel, platform="cpu")
+    attention_choice.AttentionKernel = on_cpu
     return "v5e"
 
 

@@ -11,7 +11,7 @@ from tests.small_models import NUM_TOKENS, toy_text
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.replica_rows import ReplicaRows
-from txl_tf.tpu_compiler.program import ReplicaProgram
+from txl_tf.tpu_compiler.replica_program import ReplicaProgram
 
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9

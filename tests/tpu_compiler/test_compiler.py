@@ -3,7 +3,7 @@
 import pytest
 
 from txl_tf.errors import UsageError
-from txl_tf.tpu_compiler.compiler import CompiledProgram, hbm_at_once
+from txl_tf.tpu_compiler.compiled_program import CompiledProgram, hbm_at_once
 from txl_tf.tpu_compiler.topologies import Topology
 
 

@@ -19,8 +19,8 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.training.task_objective import TaskObjective
-from txl_tf.training.train_step import TrainingObjective
+from txl_tf.training.objectives.task_objective import TaskObjective
+from txl_tf.training.objectives.text_objective import TextObjective
 from txl_tf.training.trainer import Trainer
 
 # One row of the second replica is made up.
@@ -118,7 +118,7 @@ PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
 def traced(request):
     """A trainer under TPUStrategy, and what the bridge makes of its loop."""
     chosen = CONFIGURATIONS[request.param]
-    objective = TrainingObjective if chosen.task is None else TaskObjective
+    objective = TextObjective if chosen.task is None else TaskObjective
     batches = dataset_function_of(chosen)
     trainer = Trainer(chosen, traced_replicas(), batches, objective_class=objective)
     return trainer, through_the_bridge(trainer.trace())

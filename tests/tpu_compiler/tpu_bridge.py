@@ -7,7 +7,7 @@ import re
 
 from tensorflow.python import pywrap_mlir
 
-from txl_tf.tpu_compiler.program import traced_tpu_strategy
+from txl_tf.tpu_compiler.replica_program import traced_tpu_strategy
 
 NUM_REPLICAS = 2
 PIPELINE = "tf-replicated-clustering-bridge-v2"

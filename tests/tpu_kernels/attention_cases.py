@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.layers.attention import RelativeAttention
-from txl_tf.layers.attention_operators import AllHeads
+from txl_tf.layers import RelativeAttention
+from txl_tf.layers.attention.operators import AllHeads
 from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention

@@ -13,7 +13,7 @@ from tests.tpu_kernels.attention_cases import (
     computed,
     differences,
 )
-from txl_tf.layers.attention import MemoryAttention
+from txl_tf.layers import MemoryAttention
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels import attention_call
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan

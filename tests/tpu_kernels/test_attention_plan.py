@@ -1,22 +1,9 @@
-"""Sizes of both attention kernels, without the kernels, and which runs attend by them."""
-
-import importlib.metadata
+"""Sizes of the attention kernels of training and of inference, without the kernels."""
 
 import pytest
-import tensorflow as tf
 
-from tests.small_models import toy_experiment
-from txl_tf.distribution import strategy as module
-from txl_tf.tpu_compiler.chips import CHIPS
-from txl_tf.tpu_compiler.program import traced_tpu_strategy
-from txl_tf.tpu_kernels.attention_plan import (
-    AttentionKernel,
-    AttentionPlan,
-    InferencePlan,
-    places_of,
-    tile_of,
-)
-from txl_tf.training.train_state import attention_choice
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of, tile_of
 
 SIZES = {"num_rows": 2, "num_heads": 8, "head_dim": 64, "dtype": "bfloat16"}
 LENGTHS = [(1, 0), (1, 1), (32, 32), (70, 70), (150, 150), (384, 384), (768, 768), (64, 640)]
@@ -95,47 +82,3 @@ def test_tiles_cover_all_keys_and_read_inside_the_table(num_tokens, memory_lengt
             keys_end = plan.memory_length + plan.segment_key_length
             assert part is plan or end * part.block_keys <= keys_end
             assert plan.memory_length + (block + 1) * plan.block_queries <= end * part.block_keys
-
-
-ALWAYS = {"training": {"attention_kernel": "always"}}
-
-
-@pytest.mark.parametrize("chip", [*CHIPS, ""])
-def test_chips_that_move_rows_apart_get_the_kernel(chip):
-    choice = attention_choice(toy_experiment(**ALWAYS), traced_tpu_strategy(1, chip=chip))
-    assert (choice.kernel is not None) == (chip in ("v5e", "v5p", "v6e", "tpu7x"))
-    assert choice.reason.startswith("kernel" if choice.kernel else "plain operations: ")
-
-
-def test_without_the_right_jax_there_is_no_kernel(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.9.0")
-    choice = attention_choice(toy_experiment(**ALWAYS), traced_tpu_strategy(1, chip="v5e"))
-    assert choice.kernel is None and "tpu-kernel" in choice.reason
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"training": {"attention_kernel": "never"}}, "never"),
-        ({"model": {"position_encoding": "shaw", "num_positions": 4}}, "positions"),
-        ({"model": {"memory_length": 400_000}}, "fit"),
-        ({}, "small"),
-        ({"model": {"segment_length": 2048}}, "no scores in memory"),
-    ],
-)
-def test_the_settings_of_a_run_decide_too(changes, word):
-    strategy = traced_tpu_strategy(1, chip="v5e")
-    assert word in attention_choice(toy_experiment(**changes), strategy).reason
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "chip"),
-    [("v5litepod-16", "v5e"), ("v6e-8", "v6e"), ("v4-32", "v4"), ("", None), ("gpu", None)],
-)
-def test_machines_name_their_chips(monkeypatch, accelerator, chip):
-    monkeypatch.setenv(module.ACCELERATOR_VARIABLE, accelerator)
-    assert module.chip_of(tf.distribute.get_strategy()) is None
-    strategy = traced_tpu_strategy(1)
-    assert module.chip_of(strategy) == ""  # it is traced, wherever that is
-    del strategy.extended._txl_tf_chip
-    assert module.chip_of(strategy) == chip

@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from txl_tf.tpu_compiler.compiler import TpuCompiler
-from txl_tf.tpu_compiler.program import lower
+from txl_tf.tpu_compiler.lowered_program import lower
 from txl_tf.tpu_compiler.topologies import Topology
 from txl_tf.tpu_kernels.attention_call import argument_shapes, attend, attend_in_inference
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan, places_of
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
 
 pytestmark = [
     pytest.mark.slow,

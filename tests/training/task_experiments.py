@@ -4,8 +4,8 @@ from tests.small_models import small_config, strategy_of
 from tests.tasks.small_examples import BYTES, example, task_of
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.tasks.encoding import encode_examples
-from txl_tf.training.example_reader import ExamplePlan, ExampleReader
-from txl_tf.training.task_objective import TaskObjective
+from txl_tf.training.objectives.example_reader import ExamplePlan, ExampleReader
+from txl_tf.training.objectives.task_objective import TaskObjective
 from txl_tf.training.trainer import Trainer
 
 T = 8

@@ -17,7 +17,7 @@ from tests.small_models import (
 )
 from tests.training.task_experiments import task_experiment, task_trainer
 from txl_tf.config.model import LSTMConfig, QRNNConfig
-from txl_tf.training import trainer as trainer_module
+from txl_tf.training import step_compilation
 from txl_tf.training.trainer import Trainer
 
 NUM_STEPS = 8
@@ -80,8 +80,8 @@ def unbroken(name, num_replicas=1, **options):
 @pytest.fixture
 def widths_in_parts(monkeypatch):
     """Without a choice of the run, every width is compiled in parts."""
-    widths = dict.fromkeys(trainer_module._NARROWEST_IN_PARTS, 1)
-    monkeypatch.setattr(trainer_module, "_NARROWEST_IN_PARTS", widths)
+    widths = dict.fromkeys(step_compilation._NARROWEST_IN_PARTS, 1)
+    monkeypatch.setattr(step_compilation, "_NARROWEST_IN_PARTS", widths)
 
 
 def assert_same_bits(state, expected):

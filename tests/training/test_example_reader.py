@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.tasks.small_examples import BYTES, example, task_of
 from txl_tf.tasks.encoding import encode_examples
-from txl_tf.training.example_reader import ExamplePlan, ExampleReader
+from txl_tf.training.objectives.example_reader import ExamplePlan, ExampleReader
 
 T = 4
 EXAMPLES = [example("a" * length, label="no" if length % 2 else "yes") for length in range(1, 8)]
@@ -30,7 +30,7 @@ def test_a_batch_has_the_examples_of_its_step_and_names_them():
     assert len(batches) == 5
     num_tokens = 0
     for step, batch in enumerate(batches, start=2):
-        positions = plan.positions(step)
+        positions = plan.examples_of(step, 1)[0]
         token_ids, counts = expected_batch(encoded, positions, reader.length)
         np.testing.assert_array_equal(batch["token_ids"], token_ids)
         np.testing.assert_array_equal(batch["num_tokens"], counts)
@@ -75,7 +75,7 @@ def test_a_later_step_is_arithmetic():
     whole = plan_of().examples_of(0, 40)
     assert plan_of().examples_of(23, 0).shape == (0, 4)
     for first_step in (0, 1, 5, 17, 39):
-        np.testing.assert_array_equal(plan_of().positions(first_step), whole[first_step])
+        np.testing.assert_array_equal(plan_of().examples_of(first_step, 1)[0], whole[first_step])
         np.testing.assert_array_equal(
             plan_of().examples_of(first_step, 40 - first_step), whole[first_step:]
         )

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from tests.small_models import toy_trainer, weight_of
 from txl_tf.errors import NonFiniteError
-from txl_tf.training import trainer as trainer_module
+from txl_tf.training import step_compilation
 from txl_tf.training.ledger import StepStatus
 
 
@@ -92,8 +92,8 @@ def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
     num_replicas, jit_compile, monkeypatch
 ):
     # With `jit_compile=None`, all these widths are compiled in parts.
-    widths = dict.fromkeys(trainer_module._NARROWEST_IN_PARTS, 1)
-    monkeypatch.setattr(trainer_module, "_NARROWEST_IN_PARTS", widths)
+    widths = dict.fromkeys(step_compilation._NARROWEST_IN_PARTS, 1)
+    monkeypatch.setattr(step_compilation, "_NARROWEST_IN_PARTS", widths)
     trainer = trainer_of(num_replicas, on_non_finite="skip", jit_compile=jit_compile)
     run_to(trainer, 4)
     spoil_memory(trainer)

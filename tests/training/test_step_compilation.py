@@ -8,7 +8,7 @@ from keras import ops
 
 from tests.small_models import strategy_of, toy_experiment
 from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
-from txl_tf.training.trainer import StepCompilation
+from txl_tf.training.step_compilation import StepCompilation
 
 
 @pytest.mark.parametrize(

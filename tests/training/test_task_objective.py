@@ -7,8 +7,9 @@ import tensorflow as tf
 from tests.training.task_experiments import task_experiment, task_reader
 from txl_tf.models import create_model
 from txl_tf.models.headed import pad_token_ids
-from txl_tf.training.example_reader import ExamplePlan
-from txl_tf.training.task_objective import TaskBatch, TaskObjective
+from txl_tf.training.objectives.example_reader import ExamplePlan
+from txl_tf.training.objectives.objective import Batch
+from txl_tf.training.objectives.task_objective import TaskObjective
 
 
 def cross_entropy(logits, target):
@@ -33,12 +34,12 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
     encoded, reader = task_reader(experiment)
     batch = next(iter(reader.dataset_fn(0, range(4), 4, 1)))
     row_weights = tf.constant([1.0, 1.0, 1.0, 0.0])
-    inputs = TaskBatch.of(batch, (), tf.zeros([4, 2], tf.int32), row_weights)
+    inputs = Batch(batch, (), tf.zeros([4, 2], tf.int32), row_weights)
     total, row_losses, memory = objective(inputs)
     assert memory == ()
 
     plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
-    for row, number in enumerate(plan.positions(0)[:3]):
+    for row, number in enumerate(plan.examples_of(0, 1)[0][:3]):
         text = encoded.token_ids[slice(*encoded.offsets[number:][:2])].tolist()
         outputs = objective.headed_model(pad_token_ids([text])).numpy()[0]
         expected = loss_of(kind, outputs, encoded.targets[number], weights)

@@ -15,10 +15,10 @@ from txl_tf.causal_lm.text_pieces import (
     text_until,
     tokens_until,
 )
-from txl_tf.config.base import shown_value
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
+from txl_tf.config.setting_values import shown_value
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer
 from txl_tf.generation.decoding import TOKENS_PER_CHECK
 from txl_tf.generation.session import FEWEST_COMPILED_TOKENS, GenerationSession
 from txl_tf.model_folder import check_vocabulary_size

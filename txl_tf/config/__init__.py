@@ -1,1 +1,1 @@
-"""Frozen, validated configurations."""
+"""Configurations: frozen dataclasses that check their values."""

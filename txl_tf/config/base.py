@@ -1,59 +1,28 @@
-"""Base class of frozen, validated configurations."""
+"""Base class of configurations: fields with types and ranges, checked when they are set."""
 
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import operator
-import re
-import reprlib
 import types
 import typing
 from typing import Any, NoReturn, Self
 
+from txl_tf.config.setting_values import shown_value
 from txl_tf.errors import did_you_mean
-from txl_tf.storage.untrusted_files import parse_json
-
-MAX_TOKEN_IDS = 2**31 - 1
-"""Token ids are int32."""
-MAX_STEPS = 2**31 - 1
-"""Dropout masks depend on the step as an int32."""
-MAX_STEPS_PER_LOOP = 2**20
-"""The figures of all steps of a loop stay on the device until it ends."""
-MAX_LAYERS = 1024
-"""Each layer takes seconds to compile."""
-MAX_WIDTH = 2**20
-"""Limit of the widths of layers, and of the number of heads."""
-MAX_TOKENS = 2**24
-"""Limit of segments and memories; attention computes a score for every pair of tokens."""
-MAX_DISTANCE = 2**31 - 1
-"""Distances are int32."""
-DEFAULT_NEW_TOKENS = 128
-"""Tokens to generate by default."""
-MAX_ROWS = 2**24
-"""Limit of the rows of a batch."""
-MAX_CLUSTERS = 64
-"""Limit of the clusters of the vocabulary, each of which is compiled separately."""
 
 _LARGEST_INTEGER = 2**63 - 1
 # Everything is computed in float32.
 _LARGEST_FLOAT = 3.4028234663852886e38
 
-_REPR = reprlib.Repr()
-_REPR.maxlevel = 3
-_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 100
-_REPR.maxtuple = _REPR.maxlist = _REPR.maxdict = 8
-
-
-def shown_value(value: Any) -> str:
-    """Formats any value for an error message, cut where it is long or deep."""
-    return _REPR.repr(value)
-
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Interval of the numbers that a field accepts, as in `Annotated[int, Range(0, 5)]`."""
+    """Interval of the numbers that a field accepts, as in `Annotated[int, Range(0, 5)]`.
+
+    Its text follows the word "must be" in an error message.
+    """
 
     low: float
     high: float = math.inf
@@ -72,12 +41,12 @@ class Range:
 
 
 def positive(at_most: float = math.inf) -> Range:
-    """Returns the range of the numbers above 0."""
+    """Returns the range of numbers above 0, up to a largest one."""
     return Range(0, at_most, excludes_low=True)
 
 
 def not_negative(at_most: float = math.inf) -> Range:
-    """Returns the range of the numbers from 0."""
+    """Returns the range from 0, included, up to a largest number."""
     return Range(0, at_most)
 
 
@@ -90,9 +59,9 @@ FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
 class FrozenConfig:
     """A frozen dataclass that checks its own values.
 
-    A subclass lists its fields with plain types: int, float, bool, str, dict, a tuple of those,
-    another configuration, or one of them and `None`. Numbers are `Annotated` with their `Range`.
-    `validate` checks rules between fields. The string under a field is its documentation.
+    A subclass annotates each field with int, float, bool, str, dict, `Literal`, a configuration, a
+    tuple with items of one type, or a union of such types and `None`. A number is `Annotated` with
+    its `Range`. `validate` checks rules between fields. The string under a field documents it.
     """
 
     def __post_init__(self) -> None:
@@ -127,11 +96,12 @@ class FrozenConfig:
         """Builds a configuration from plain JSON types.
 
         Args:
-            values: dict. What `to_dict` returns; fields may be left out. Unknown fields that are
-                None are ignored: an earlier version did not use them.
+            values: dict in the form that `to_dict` returns; a field with a default may be left
+                out. An unknown key with the value None is ignored, because it stands for a
+                setting of another version that was not used.
 
         Raises:
-            ValueError: If a key is unknown or a value is not valid.
+            ValueError: If a key is unknown, a field is missing, or a value is not valid.
         """
         if not isinstance(values, dict):
             raise ValueError(
@@ -155,12 +125,20 @@ class FrozenConfig:
             ) from error
 
     def require(self, name: str, is_valid: bool, rule: str) -> None:
-        """Raises ValueError that a field "must" obey a rule, if it does not."""
+        """Raises ValueError unless a field is valid; the rule follows the word "must"."""
         if not is_valid:
             self.refuse(f"`{name}` must {rule}.", name)
 
     def require_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
-        """Raises ValueError for a changed field that only other choices of `chooser` use."""
+        """Raises ValueError for a field that differs from its default but has no effect.
+
+        The value of the field `chooser` determines which fields have an effect.
+
+        Args:
+            chooser: str. Name of the field that chooses.
+            fields_of_choice: dict of each value of `chooser` to the fields that it uses. Only
+                fields in these sets are checked.
+        """
         choice = getattr(self, chooser)
         unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
         for field in dataclasses.fields(self):
@@ -170,7 +148,10 @@ class FrozenConfig:
                 self.refuse(what, field.name, chooser)
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
-        """Raises ValueError with a reason and the values of fields, which may be dotted names."""
+        """Raises ValueError with a reason and the values of the named fields.
+
+        A dotted name such as `training.num_steps` names a field of a section.
+        """
         settings = (
             f"{name.rpartition('.')[2]}={shown_value(operator.attrgetter(name)(self))}"
             for name in names
@@ -178,15 +159,15 @@ class FrozenConfig:
         raise ValueError(f"{reason} Received: {', '.join(settings)}")
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with the named fields changed, checked again."""
+        """Returns a copy with some fields changed; the copy checks its values too."""
         return dataclasses.replace(self, **changes)
 
 
 def _broken_rule(value: Any, limits: Range | None) -> str | None:
-    """Returns the rule after "must" that a number breaks; `None` for all other values."""
+    """Returns the rule that a number breaks, in words that follow "must"; otherwise `None`."""
     if type(value) is int and abs(value) > _LARGEST_INTEGER:
         return "be between -(2**63 - 1) and 2**63 - 1"
-    # Negated, because NaN compares as false.
+    # The comparison is negated because NaN compares as false.
     if type(value) is float and not abs(value) <= _LARGEST_FLOAT:
         return "be finite, and at most about 3.4e38 in size"
     if type(value) in (int, float) and limits is not None and value not in limits:
@@ -201,17 +182,21 @@ def options_of(hint: Any) -> tuple[Any, ...]:
 
 
 def _convert(value: Any, hint: Any) -> Any:
-    """Returns a value, or its form in JSON, as a field holds it; TypeError if no type fits."""
+    """Converts a value from Python or JSON to the type of a field; TypeError if none fits.
+
+    JSON has lists in place of tuples, dicts in place of configurations, and integers that stand
+    for floats.
+    """
     options = options_of(hint)
     configs = [
         each for each in options if isinstance(each, type) and issubclass(each, FrozenConfig)
     ]
     if configs and isinstance(value, dict):
-        return _chosen_by_kind(configs, value).from_dict(value)
+        return _class_by_kind(configs, value).from_dict(value)
     for option in options:
         kind = typing.get_origin(option) or option
         if kind is typing.Literal:
-            # Not by equality alone, because True is equal to 1.
+            # The types are compared too, because True is equal to 1.
             if any(type(value) is type(each) and value == each for each in typing.get_args(option)):
                 return value
         elif kind is tuple:
@@ -226,10 +211,8 @@ def _convert(value: Any, hint: Any) -> Any:
     raise TypeError
 
 
-def _chosen_by_kind(
-    configs: list[type[FrozenConfig]], values: dict[str, Any]
-) -> type[FrozenConfig]:
-    """Returns the class of the `kind` in the values, or the class without a kind."""
+def _class_by_kind(configs: list[type[FrozenConfig]], values: dict[str, Any]) -> type[FrozenConfig]:
+    """Returns the class whose `kind` is in the values; without a kind, the class that has none."""
     if len(configs) == 1:
         return configs[0]
     by_kind = {getattr(each, "kind", ""): each for each in configs}
@@ -251,7 +234,7 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
-    """Returns the type and the range of each field of a configuration class."""
+    """Returns the type of each field of a configuration class, and its range if it has one."""
     hints = typing.get_type_hints(config_class, include_extras=True)
     types = {}
     for field in dataclasses.fields(config_class):
@@ -262,7 +245,7 @@ def fields_of(config_class: Any) -> dict[str, tuple[Any, Range | None]]:
 
 
 def shown_type(hint: Any) -> str:
-    """Returns a type as in `int | None`, the values of a `Literal`, or a list of items."""
+    """Formats a type for messages: `int | None`, `'a' | 'b'` for a `Literal`, `list[int]`."""
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
@@ -270,53 +253,3 @@ def shown_type(hint: Any) -> str:
     if len(options_of(hint)) > 1:
         return " | ".join(map(shown_type, options_of(hint)))
     return "None" if hint is types.NoneType else hint.__name__
-
-
-_WORDS = {"none": None, "true": True, "false": False}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-
-
-def parse_setting(text: str) -> Any:
-    """Reads JSON, `.5`, `(1, 2)`, or `none`, `true` and `false`; any other text is a string.
-
-    Raises ValueError for JSON that no type can hold, such as a number of 5,000 digits.
-    """
-    try:
-        return parse_json(text)
-    except json.JSONDecodeError:
-        if _NUMBER.fullmatch(text):
-            return float(text)
-        if text[:1] + text[-1:] == "()":
-            return parse_setting(f"[{text[1:-1].rstrip(', ')}]")
-        return _WORDS.get(text.lower(), text)
-
-
-_MAX_SHOWN = 4
-
-
-def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
-    """Lists settings that differ between two nested dicts of JSON values, in one line.
-
-    An example is `2 settings differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`.
-    The line is empty if all are equal. A missing setting counts as None.
-    """
-    before, now = flat_settings(stored), flat_settings(current)
-    names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
-    if not names:
-        return ""
-    listing = ", ".join(
-        f"{name} (stored {before.get(name)!r}, now {now.get(name)!r})"
-        for name in names[:_MAX_SHOWN]
-    )
-    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return f"{len(names)} setting{'s differ' if len(names) > 1 else ' differs'}: {listing}{more}"
-
-
-def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings by their dotted names, each after the prefix."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        is_section = isinstance(value, dict) and value
-        flat |= flat_settings(value, f"{name}.") if is_section else {name: value}
-    return flat

@@ -1,4 +1,8 @@
-"""Configuration of an experiment: model, optimizer, training, evaluation and task."""
+"""Configuration of an experiment: the sections of its settings, and the rules between them.
+
+`OptimizerConfig`, `TrainingConfig`, `EvaluationConfig` and `TaskConfig` are sections beside the
+model. `ExperimentConfig` joins them all; `EvaluatedModel` joins those that an evaluation needs.
+"""
 
 import dataclasses
 from typing import Annotated, Any, Literal, Self
@@ -7,18 +11,14 @@ from txl_tf.config.base import (
     FRACTION,
     FRACTION_BELOW_ONE,
     FRACTION_WITHIN,
-    MAX_DISTANCE,
-    MAX_ROWS,
-    MAX_STEPS,
-    MAX_STEPS_PER_LOOP,
-    MAX_TOKENS,
     FrozenConfig,
     not_negative,
-    parse_setting,
     positive,
 )
 from txl_tf.config.frozen_parts import FrozenParts
+from txl_tf.config.limits import MAX_DISTANCE, MAX_ROWS, MAX_STEPS, MAX_STEPS_PER_LOOP, MAX_TOKENS
 from txl_tf.config.model import AnyModelConfig, ModelConfig, RecurrentConfig
+from txl_tf.config.setting_values import parse_setting
 from txl_tf.errors import did_you_mean
 
 
@@ -31,58 +31,63 @@ class TrainingConfig(FrozenConfig):
     """
 
     global_batch_size: Annotated[int, positive(MAX_ROWS)]
-    """Rows of a batch on all replicas together; each replica takes an equal share."""
+    """Rows of a batch on all replicas together. Each replica runs an equal share."""
     num_steps: Annotated[int, positive(MAX_STEPS)]
     """Steps of the whole run."""
     steps_per_loop: Annotated[int, positive(MAX_STEPS_PER_LOOP)] = 100
-    """Steps that run on the device between two returns to the host."""
+    """Steps that the device runs before the host gets control again."""
     checkpoint_every_steps: Annotated[int, positive()] = 1000
     """Steps between checkpoints. The last step always has one."""
     evaluate_every_steps: Annotated[int | None, positive()] = None
     """Steps between evaluations of the validation split. The last step always has one. None means
     about a tenth of the run."""
     evaluate_tokens: Annotated[int | Literal["all"] | None, positive()] = None
-    """Tokens that evaluations before the last step read, at places spread evenly over the split.
-    None means a tenth of the tokens since the previous evaluation, fewer if a token costs more than
-    in training, and at least 4,096; with `stop_after_evaluations` and for tasks it means all."""
+    """Tokens that each evaluation before the last step reads, at places spread evenly over the
+    split. None means a tenth of the tokens since the previous evaluation, fewer if a token costs
+    more than in training, and at least 4,096. With `stop_after_evaluations`, and for tasks, None
+    means all tokens."""
     num_kept_checkpoints: Annotated[int, positive()] = 3
-    """Number of newest checkpoints to keep, besides the best. An evaluation that finds better
-    weights writes a checkpoint too, which counts."""
+    """Number of newest checkpoints to keep, besides the best. The checkpoint that an evaluation
+    writes when it finds better weights counts too."""
     rotate_epochs: bool = True
-    """Whether each epoch cuts the corpus at different positions, which the seed determines."""
+    """Whether each epoch cuts the corpus at other positions. The seed determines the positions."""
     seed: Annotated[int, not_negative(MAX_STEPS)] = 0
     """Seed of initial weights, dropout masks and rotations."""
     dtype_policy: Literal["float32", "mixed_bfloat16", "auto"] = "float32"
-    """Keras dtype policy of the model. "auto" means mixed_bfloat16 on TPUs. On other devices it
-    means the policy with the faster products, measured when a run begins."""
+    """Keras dtype policy of the model. "auto" means mixed_bfloat16 on TPUs. On other devices a run
+    measures matrix products when it begins, and "auto" means the policy with the faster ones."""
     tensor_float_32: bool = False
     """Whether matrix products may round float32 inputs: to bfloat16 on a TPU, to TF32 on a GPU. On
-    a TPU, exact products take six passes, rounded ones take one. Evaluations are always exact."""
+    a TPU an exact product needs six passes, a rounded one needs one. Evaluations never round."""
     gradient_accumulation_steps: Annotated[int, positive()] = 1
-    """Number of parts in which a replica processes its rows, one after another, to save memory."""
+    """Number of parts into which a replica divides its rows, to save memory. It processes one part
+    after another."""
     rematerialize: bool = False
     """Whether the backward pass recomputes the activations of blocks, to save memory."""
     attention_kernel: Literal["auto", "always", "never"] = "auto"
     """Whether attention uses a kernel that keeps its scores on the chip. It needs a TPU v5e or
     later. "auto" uses it only where the scores are large."""
     on_non_finite: Literal["stop", "skip"] = "stop"
-    """Whether a loss or gradient that is not finite stops the run or skips its step."""
+    """Whether a loss or gradient that is not finite stops the run ("stop") or skips its step
+    ("skip")."""
     jit_compile: bool | None = None
-    """Whether a run on one CPU or GPU compiles the whole step with XLA. None compiles
-    what runs faster compiled: parts of the step of a wide model on a CPU, otherwise all of it."""
+    """Whether a run on one CPU or GPU compiles the whole step with XLA. None chooses by speed: of a
+    wide model on a CPU only parts of the step are compiled, otherwise the whole step."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
     """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     average_weights_from_step: Annotated[int | None, positive(MAX_STEPS)] = None
-    """First step of the average of the weights, which evaluations use. None disables averaging."""
+    """First step whose weights are averaged. Evaluations use the average. None disables
+    averaging."""
     average_weights_decay: Annotated[float | None, FRACTION_WITHIN] = None
     """Decay of an exponential average. None means an average with equal weights."""
     stop_after_evaluations: Annotated[int | None, positive()] = None
-    """Evaluations without improvement after which the run stops. None disables early stopping."""
+    """Number of evaluations without improvement after which the run stops. None disables early
+    stopping."""
     freeze: tuple[str, ...] | None = None
     """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`.
     Layers are counted from 0. None means that all parts are trained."""
     adapter_rank: Annotated[int | None, positive()] = None
-    """Rank of low-rank adapters (LoRA); other weights are frozen. None disables them."""
+    """Rank of low-rank adapters (LoRA), which freeze all other weights. None disables adapters."""
     adapter_alpha: Annotated[float | None, positive()] = None
     """The output of adapters is scaled by `adapter_alpha / adapter_rank`. None means a scale of
     1."""
@@ -108,7 +113,8 @@ class TrainingConfig(FrozenConfig):
     def evaluation_period(self) -> int:
         """Steps between evaluations of the validation split.
 
-        By default a tenth of the run; if that is longer than a checkpoint period, in whole periods.
+        The default is a tenth of the run. It is rounded to whole periods of checkpoints if it is
+        at least one period.
         """
         if self.evaluate_every_steps is not None:
             return self.evaluate_every_steps
@@ -116,15 +122,16 @@ class TrainingConfig(FrozenConfig):
         return round(tenth / period) * period if tenth >= period else tenth
 
     def rows_per_replica(self, num_replicas: int) -> int:
-        """Returns the rows that each replica runs.
+        """Returns the number of rows that each replica runs.
 
-        Their number is a multiple of `gradient_accumulation_steps`. Some rows are
-        padding if the global batch cannot be divided equally.
+        It is a multiple of `gradient_accumulation_steps`. Some rows are padding if the global batch
+        cannot be divided equally.
         """
         num_parts = self.gradient_accumulation_steps
         return -(-self.global_batch_size // (num_replicas * num_parts)) * num_parts
 
 
+# A field that only some optimizers or schedules use must be in these tables.
 _ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
 _FIELDS_OF_OPTIMIZER = {
     "adam": _ADAM_FIELDS,
@@ -145,28 +152,27 @@ _FIELDS_OF_SCHEDULE = {
 class OptimizerConfig(FrozenConfig):
     """The optimizer, its learning rate over the run, and the limit of the gradients.
 
-    Fields that the named optimizer or schedule does not use must be left at
-    their defaults.
+    Fields that the optimizer or the schedule does not use must have their defaults.
 
     Raises:
-        ValueError: If a value is out of its range, or is set but not used.
+        ValueError: If a value is out of its range, or is set but has no effect.
     """
 
     name: Literal["adam", "adamw", "lamb", "muon", "sgd"] = "adam"
-    """The optimizer."""
+    """Name of the optimizer."""
     schedule: Literal["cosine", "wsd", "inverse_square_root", "constant"] = "cosine"
-    """Learning rate after the warm-up. "wsd" is constant and falls at the end."""
+    """Course of the learning rate after the warm-up. "wsd" is constant, and falls at the end."""
     learning_rate: Annotated[float, positive()] = 2.5e-4
     """Peak of the learning rate, at the end of the warm-up."""
     warmup_steps: Annotated[int, not_negative()] = 0
-    """Steps `W` over which the learning rate rises linearly: step `k`, from 1, applies `k / W` of
-    the peak."""
+    """Number `W` of steps in which the learning rate rises linearly: step `k`, counted from 1, has
+    `k / W` times the peak."""
     final_learning_rate_fraction: Annotated[float, FRACTION] = 0.004
     """Learning rate of the last step of "cosine" and "wsd", as a fraction of the peak."""
     decay_fraction: Annotated[float, FRACTION_WITHIN] = 0.2
     """Fraction of the steps, at the end, in which "wsd" lowers the learning rate."""
     clip_norm: Annotated[float, positive()] = 0.25
-    """Largest global norm of the gradients. It applies after the sum over replicas."""
+    """Largest global norm of the gradients. Gradients are clipped after the sum over replicas."""
     beta_1: Annotated[float, FRACTION_BELOW_ONE] = 0.9
     """Decay of the running mean of gradients. Unused by "sgd"."""
     beta_2: Annotated[float, FRACTION_BELOW_ONE] = 0.999
@@ -174,8 +180,8 @@ class OptimizerConfig(FrozenConfig):
     epsilon: Annotated[float, positive()] = 1e-8
     """Added to the root of the mean of squares. Unused by "sgd"."""
     weight_decay: Annotated[float, not_negative()] = 0.0
-    """Each step shrinks the weights by this times the learning rate, except biases and scales of
-    normalisation layers. Unused by "adam"."""
+    """Each step shrinks the weights by this times the learning rate. Biases and scales of
+    normalisation layers are not shrunk. Unused by "adam"."""
     momentum: Annotated[float | None, FRACTION_BELOW_ONE] = None
     """Decay of the momentum, only for "muon" and "sgd". None means 0.95 for "muon", 0 for "sgd"."""
     max_weight_norm: Annotated[float | None, positive()] = None
@@ -188,46 +194,49 @@ class OptimizerConfig(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(FrozenConfig):
-    """Rows and lengths of an evaluation; they may differ from training's.
+    """Rows and lengths of an evaluation, which may differ from those in training.
 
-    The number of rows hardly changes the results, and not at all with `warm_up_tokens="all"`. A
-    memory that holds the whole text then gives the results of one pass, for every segment length.
-    A shorter memory makes results depend on the segment length, because a token also sees the
-    tokens of its segment before it. `same_length` with relative positions removes this dependence.
+    With `warm_up_tokens="all"` the number of rows does not change the results; otherwise it hardly
+    changes them. If memory also holds the whole text, every segment length gives the results of
+    one pass. With a shorter memory results depend on the segment length, because a token also sees
+    the earlier tokens of its own segment. `same_length` with relative positions removes this
+    dependence.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
     batch_size: Annotated[int, positive(MAX_ROWS)] = 10
-    """Most rows that are read in parallel, each from its own position in the split. Without
-    `warm_up_tokens` a short split has fewer rows."""
+    """Largest number of rows that are read in parallel, each from its own position in the split. A
+    short split has fewer rows if `warm_up_tokens` is None."""
     segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens per row per step, `T`. None means the model's."""
+    """Tokens that a row reads in one step, `T`. None means the model's setting."""
     memory_length: Annotated[int | None, not_negative(MAX_TOKENS)] = None
-    """Remembered tokens, `M`. None means the model's."""
+    """Remembered tokens, `M`. None means the model's setting."""
     clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
-    """Distances above this share one encoding. A value of `T + M` or more has no effect. None means
-    the model's."""
+    """Larger distances share the encoding of this distance. A value of `T + M` or more has no
+    effect. None means the model's setting."""
     same_length: bool | None = None
     """Whether every query sees the same number of keys. None means the model's setting."""
     same_length_keys: Literal["memory_and_self", "memory"] | None = None
-    """Keys that a query sees with `same_length`. None means the model's setting."""
+    """Number of keys that a query sees with `same_length`. None means the model's setting."""
     warm_up_tokens: Annotated[int | Literal["all"] | None, not_negative()] = None
-    """Tokens that a row reads before its first scored token. "all" means every token that can
-    affect the result, about `L` times `M + T`. The number is rounded up so that all rows are cut
-    at multiples of `T`. None means as many as fill the memory, and as many rows as read at most a
-    quarter of the split twice."""
+    """Tokens that a row reads before its first scored token. The number is rounded up so that all
+    rows are cut at multiples of `T`. "all" means every token that can affect the result, about
+    `L * (M + T)`. None means the tokens that fill the memory; the number of rows is then limited
+    so that at most a quarter of the split is read twice."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
-    """Keras dtype policy of evaluations, independent of that of training. In bfloat16 the nats of a
-    token differ by up to 0.3 from float32."""
+    """Keras dtype policy of evaluations; the policy of training does not affect it. In bfloat16 the
+    nats of a token differ by up to 0.3 from float32."""
     attention_kernel: Literal["auto", "always", "never"] | None = None
-    """Whether attention uses a kernel on TPUs. None means the setting of training."""
+    """Whether attention uses a kernel that keeps its scores on a TPU's chip. None means the setting
+    of training."""
     dynamic_learning_rate: Annotated[float | None, not_negative()] = None
-    """Learning rate of dynamic evaluation, in which weights follow the text. None means fixed
-    weights."""
+    """Learning rate of dynamic evaluation, which trains the weights on the text that it has scored.
+    None means fixed weights."""
     dynamic_decay: Annotated[float | None, FRACTION] = None
-    """Fraction by which weights return to their trained values after each segment. None means 0."""
+    """Fraction of their distance by which the weights return to their trained values after each
+    segment. None means 0."""
 
     def validate(self) -> None:
         if self.dynamic_learning_rate is None:
@@ -249,10 +258,10 @@ class EvaluationConfig(FrozenConfig):
 
 
 TaskKind = Literal["classification", "regression"]
-"""Kinds of tasks. The kind determines the loss and the answers."""
+"""Kinds of tasks. The kind determines the loss and the form of the answers."""
 
 LOWER_IS_BETTER = frozenset({"mean_squared_error"})
-"""Metrics of a task where the lowest value is the best."""
+"""Metrics of tasks whose lowest value is the best."""
 
 _MAX_LABELS = 65_536
 _FIELDS_OF_TASK = {
@@ -263,26 +272,26 @@ _FIELDS_OF_TASK = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig(FrozenConfig):
-    """Text task: its answers, and how its texts are joined and read.
+    """Task on texts: the answers, and how the texts of an example are joined and read.
 
     Raises:
         ValueError: If a value is out of its range, or does not fit the kind.
     """
 
     kind: TaskKind
-    """Kind of answer: a class or a number for a text."""
+    """Kind of the answers: a class or a number for each example."""
     labels: tuple[str, ...] | None = None
     """Classes in the order of the outputs, only for "classification"."""
     metric: str
-    """Metric on the validation examples that selects the best step."""
+    """Name of the metric that selects the best step; it is computed on the validation examples."""
     has_pairs: bool = False
-    """Whether examples are pairs of texts; an export then takes two texts."""
+    """Whether an example is a pair of texts; an export then takes two texts."""
     pooling: Literal["last", "mean"] = "last"
-    """What represents a text: the state of its last token, or the mean of all states."""
+    """Input of the head: the state of the last token, or the mean of the states of all tokens."""
     separator: str = "\n"
-    """Separator between the texts of an example; it also follows the last text."""
+    """Text between the texts of an example, and after the last one."""
     max_tokens: Annotated[int | None, positive(MAX_TOKENS)] = None
-    """Tokens that are read from the beginning of a text. None means the whole text."""
+    """Number of tokens that are read from the beginning of a text. None means all tokens."""
     head_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
     """Dropout rate on the inputs of the head."""
     class_weights: tuple[float, ...] | None = None
@@ -307,7 +316,7 @@ class TaskConfig(FrozenConfig):
         return len(self.labels) if self.labels is not None else 1
 
 
-# Settings that a recurrent model does not use.
+# Settings of an evaluation, and of training, that a recurrent model does not use.
 _ATTENTION_ONLY = (
     "attention_kernel",
     "memory_length",
@@ -321,34 +330,41 @@ _ATTENTION_ONLY_IN_TRAINING = (
     "rematerialize",
     "attention_kernel",
 )
-# Settings for a continuous stream of tokens; the examples of a task are independent.
+# Settings of training on one stream of tokens. The examples of a task are independent.
 _LANGUAGE_MODELLING_ONLY = ("document_boundaries", "evaluate_tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluatedModel(FrozenConfig):
-    """Model with its task and the settings of its evaluation."""
+    """Base class of a model with its task and the settings of its evaluation.
+
+    A subclass has settings that decide `masks_documents` and `may_compile`.
+    """
 
     model: AnyModelConfig
-    """The model. In a file, `kind` is `"lstm"`, `"qrnn"`, or left out for a Transformer-XL."""
+    """Settings of the model. In a file, `kind` is `"lstm"` or `"qrnn"`; a Transformer-XL has no
+    `kind`."""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    """The evaluation during and after training."""
+    """Settings of evaluations during and after training."""
     task: TaskConfig | None = None
-    """The task that the model is fine-tuned for. None means language modelling."""
+    """Task that the model is fine-tuned for. None means language modelling."""
 
     @property
     def masks_documents(self) -> bool:
         """True if attention and memory do not cross into earlier documents."""
-        return False
+        raise NotImplementedError
 
     @property
     def may_compile(self) -> bool:
-        """True unless a setting rules XLA out."""
-        return True
+        """True unless a setting forbids compilation with XLA."""
+        raise NotImplementedError
 
     @property
     def resolved_evaluation(self) -> EvaluationConfig:
-        """The evaluation; a missing `attention_kernel` is the one of training, or "auto"."""
+        """Settings of evaluations with an `attention_kernel`.
+
+        If the setting is missing, it is the one of training, or "auto" without training.
+        """
         return self.evaluation.replace(attention_kernel=self.evaluation.attention_kernel or "auto")
 
     def validate(self) -> None:
@@ -368,9 +384,8 @@ class EvaluatedModel(FrozenConfig):
         """Returns a copy with values changed by dotted names.
 
         Args:
-            assignments: list of str like `optimizer.learning_rate=1e-3`. The
-                value is JSON, or `none`, `true` or `false`; any other
-                text is a string.
+            assignments: list of str such as `optimizer.learning_rate=1e-3`. `parse_setting`
+                parses each value.
 
         Raises:
             ValueError: If a setting does not exist or a value is not valid.
@@ -393,12 +408,12 @@ class EvaluatedModel(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(EvaluatedModel):
-    """Settings of an experiment: everything but the data and the devices."""
+    """All settings of an experiment, which do not include its data and devices."""
 
     training: TrainingConfig
-    """The training run."""
+    """Settings of the training run."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    """The optimizer."""
+    """Settings of the optimizer."""
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
@@ -419,7 +434,7 @@ class ExperimentConfig(EvaluatedModel):
                 self.refuse(reason, "training.adapter_rank")
         if self.task is not None:
             self._require_defaults("training", _LANGUAGE_MODELLING_ONLY, "a task")
-        _ = self.frozen_parts  # raises for parts that the model does not have
+        _ = self.frozen_parts  # refuses parts that the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
             reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
             self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")

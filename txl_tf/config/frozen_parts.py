@@ -5,16 +5,17 @@ import re
 from collections.abc import Sequence
 from typing import Self
 
-from txl_tf.config.base import shown_value
+from txl_tf.config.setting_values import shown_value
 
 _FROZEN_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class FrozenParts:
-    """Parts of a language model that are not trained; layers are counted from 0.
+    """Parts of a language model that are not trained.
 
-    A tied softmax reads the tables of the embedding, so only `embedding` freezes these tables.
+    `layers` has the numbers of frozen layers, from 0. A tied softmax reads the tables of the
+    embedding, so only `embedding` freezes these tables.
     """
 
     embedding: bool = False
@@ -23,10 +24,11 @@ class FrozenParts:
 
     @classmethod
     def parse(cls, patterns: Sequence[str], num_layers: int, *, has_head: bool = False) -> Self:
-        """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
+        """Parses patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
 
-        A model with a head may be frozen as a whole. Raises ValueError for an unknown pattern, a
-        missing layer, or if nothing is left to train.
+        A model with a head may be frozen completely, because its head is trained. Raises
+        ValueError for an unknown pattern, a layer that the model does not have, or patterns that
+        leave nothing to train.
         """
         layers: set[int] = set()
         for pattern in patterns:

@@ -1,30 +1,26 @@
-"""Settings of written text, with the same names in Python, on the command line and in exports."""
+"""Settings of generation, with the same names in Python, on the command line and in exports."""
 
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from txl_tf.config.base import (
-    DEFAULT_NEW_TOKENS,
-    FRACTION,
-    FrozenConfig,
-    Range,
-    not_negative,
-    positive,
-)
+from txl_tf.config.base import FRACTION, FrozenConfig, Range, not_negative, positive
 
-_GOLDEN_RATIO = 0x9E3779B9  # the fractional part in 32 bits
+DEFAULT_NEW_TOKENS = 128
+"""Tokens to generate unless a request says otherwise."""
+# Fractional part of the golden ratio in 32 bits; its multiples are far apart.
+_GOLDEN_RATIO = 0x9E3779B9
 MOST_BIAS = 100
-"""Limit of a number in `logit_bias`."""
+"""Largest number in `logit_bias`; the smallest is its negative."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingConfig(FrozenConfig):
-    """Settings of the choice of each token.
+    """Settings that determine how the next token is drawn.
 
-    First the scores of used tokens are lowered and the bias is added, then all are divided by the
-    temperature. Then `top_k`, `top_p` and `min_p`, in this order, each exclude tokens.
+    First the penalties lower the logits of used tokens and the bias is added. Then all logits are
+    divided by the temperature. Last `top_k`, `top_p` and `min_p`, in this order, exclude tokens.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -39,24 +35,24 @@ class SamplingConfig(FrozenConfig):
     min_p: Annotated[float, FRACTION] = 0.0
     """Least probability of a token, as a share of the highest probability; 0 means all tokens."""
     repetition_penalty: Annotated[float, Range(1)] = 1.0
-    """Divides the positive logits of tokens that were read or written, and multiplies the negative
-    ones; 1 is off, 1.2 is usual."""
+    """Positive logits of tokens that were read or written are divided by this, negative ones
+    multiplied; 1 is off, 1.2 is usual."""
     frequency_penalty: Annotated[float, Range(-2, 2)] = 0.0
-    """Subtracted from the logit of a token each time that it was written; 0 is off."""
+    """Subtracted from the logit of a token once for each time it was written; 0 is off."""
     presence_penalty: Annotated[float, Range(-2, 2)] = 0.0
-    """Subtracted from the logits of tokens that were written; 0 is off."""
+    """Subtracted once from the logit of each token that was written; 0 is off."""
     logit_bias: tuple[tuple[int | float, ...], ...] = ()
-    """Numbers from -100 to 100 that are added to the logits of tokens, by id: a dict or pairs."""
+    """Numbers from -100 to 100 that are added to logits: a dict by token id, or pairs."""
     seed: Annotated[int | None, Range(-(2**31), 2**31 - 1)] = None
     """The same seed writes the same text; None draws a new seed each time."""
 
     def __post_init__(self) -> None:
         biases = self.logit_bias
         if isinstance(biases, Mapping):
-            try:  # JSON has only strings as keys
+            try:  # The keys of a JSON object are strings.
                 pairs = [(int(token_id), number) for token_id, number in biases.items()]
             except ValueError:
-                pairs = [(-1, 0)]
+                pairs = [(-1, 0)]  # `validate` refuses this id
             object.__setattr__(self, "logit_bias", tuple(pairs))
         super().__post_init__()
 
@@ -69,26 +65,25 @@ class SamplingConfig(FrozenConfig):
 
     @property
     def has_penalty(self) -> bool:
-        """True if a penalty changes scores, so that used tokens must be known."""
-        others = (self.frequency_penalty, self.presence_penalty)
-        return self.repetition_penalty != 1 or any(others)
+        """True if a penalty changes logits, so that the used tokens must be known."""
+        return self.repetition_penalty != 1 or any((self.frequency_penalty, self.presence_penalty))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationConfig(SamplingConfig):
-    """Settings of written text: how each token is chosen, and where a text ends.
+    """Settings of a generated text: how each token is drawn, and where the text ends.
 
     Raises:
         ValueError: If a value is out of its range, or a stop text is empty.
     """
 
     max_tokens: Annotated[int, positive(2**31 - 1)] = DEFAULT_NEW_TOKENS
-    """Most tokens to write."""
+    """Largest number of tokens to write."""
     stop: tuple[str, ...] = ()
-    """The written text ends before the stop text that is complete first; of several that end at
-    the same place, before the longest."""
+    """Texts that end the written text, which does not contain them. The stop text that is complete
+    first counts; if several are complete at the same character, the longest."""
     allow_unknown: bool = False
-    """True to allow the token that stands for unknown words."""
+    """Whether the token for unknown words may be written."""
 
     def __post_init__(self) -> None:
         stop = () if self.stop is None else self.stop

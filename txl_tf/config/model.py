@@ -1,4 +1,4 @@
-"""Configurations of the models: Transformer-XL, LSTM and QRNN; clusters of a vocabulary.
+"""Configurations of the models Transformer-XL, LSTM and QRNN, and the clusters of a vocabulary.
 
 Shape letters of clusters: V vocabulary, D hidden width, E embedding width, W width of one
 cluster, R token ids of one cluster.
@@ -9,17 +9,14 @@ import itertools
 import math
 from typing import Annotated, ClassVar, Literal
 
-from txl_tf.config.base import (
-    FRACTION_BELOW_ONE,
+from txl_tf.config.base import FRACTION_BELOW_ONE, FrozenConfig, not_negative, positive
+from txl_tf.config.limits import (
     MAX_CLUSTERS,
     MAX_DISTANCE,
     MAX_LAYERS,
     MAX_TOKEN_IDS,
     MAX_TOKENS,
     MAX_WIDTH,
-    FrozenConfig,
-    not_negative,
-    positive,
 )
 
 _EULER_GAMMA = 0.5772156649
@@ -27,11 +24,12 @@ _EULER_GAMMA = 0.5772156649
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyClusters(FrozenConfig):
-    """Cluster sizes of an adaptive embedding and softmax, by the fields of `ModelConfig`.
+    """Clusters of an adaptive embedding and softmax: their ids and the shapes of their tables.
 
-    Ids are sorted by falling frequency. Cluster 0 is the head, the others are tails. Cluster `i`
-    holds the ids from `cutoffs[i - 1]` up to `cutoffs[i]` and is `embedding_dim //
-    division_factor**i` wide; with 1, all clusters are rows of one table with one projection.
+    The fields mean the same as in `ModelConfig`. Ids are sorted by falling frequency. Cluster 0 is
+    the head, the others are tails. Cluster `i` holds the ids from `cutoffs[i - 1]` up to
+    `cutoffs[i]` and is `embedding_dim // division_factor**i` wide. With a factor of 1, all clusters
+    are rows of one table with one projection.
     """
 
     vocabulary_size: Annotated[int, positive()]
@@ -52,7 +50,7 @@ class VocabularyClusters(FrozenConfig):
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """First id and end of the ids of every cluster."""
+        """First id of every cluster, and the id after its last."""
         return tuple(zip((0, *self.cutoffs), (*self.cutoffs, self.vocabulary_size), strict=True))
 
     @property
@@ -68,21 +66,24 @@ class VocabularyClusters(FrozenConfig):
 
     @property
     def table_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shapes of the embedding's tables: `(V, E)`, or `(R, W)` of every cluster."""
+        """Shapes of the embedding's tables: one `(V, E)`, or an `(R, W)` for every cluster."""
         if self.division_factor == 1:
             return ((self.vocabulary_size, self.embedding_dim),)
         return tuple(zip(self.sizes, self.widths, strict=True))
 
     @property
     def projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
-        """Shapes of the embedding's projections; `None` without a projection."""
+        """Shape of the projection of each table of the embedding; `None` if it has none."""
         if self.division_factor == 1:
             return (self._projection_shape(self.embedding_dim, project_same_dim=False),)
         return tuple(self._projection_shape(width, self.project_same_dim) for width in self.widths)
 
     @property
     def output_projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
-        """Shapes of a softmax's own projections of every cluster; `None` without one."""
+        """Shape of the projection of each cluster in the softmax; `None` if it has none.
+
+        These are the shapes if the softmax does not share the projections of the embedding.
+        """
         project_same_dim = self.project_same_dim and self.division_factor > 1
         return tuple(self._projection_shape(width, project_same_dim) for width in self.widths)
 
@@ -92,22 +93,25 @@ class VocabularyClusters(FrozenConfig):
         return (width, self.hidden_dim)
 
     def tail_capacities(self, num_tokens: int) -> tuple[int, ...]:
-        """Returns the expected number of tokens in each tail cluster, with a margin.
+        """Returns how many of `num_tokens` tokens a chunk of each tail cluster should hold.
 
-        By Zipf's law with exponent 1 the share of a cluster is the difference of the harmonic
-        numbers of its bounds. Two standard deviations more make one chunk enough for most batches
-        of such text. The numbers are multiples of 8, but at most `num_tokens`.
+        By Zipf's law with exponent 1 the share of a cluster is proportional to the difference of
+        the harmonic numbers of its bounds. A chunk holds the expected number and two standard
+        deviations more, so that one chunk is enough for most batches. The numbers are rounded up
+        to multiples of 8, but are at most `num_tokens`.
         """
         total = _harmonic_number(self.vocabulary_size)
         capacities = []
         for first, end in self.spans[1:]:
             num_expected = num_tokens * (_harmonic_number(end) - _harmonic_number(first)) / total
+            # A count of rare events has a variance of about its mean.
             enough = num_expected + 2.0 * math.sqrt(num_expected)
             capacities.append(min(8 * math.ceil(enough / 8), num_tokens))
         return tuple(capacities)
 
 
 def _harmonic_number(count: int) -> float:
+    # About `1 + 1/2 + ... + 1/count`, by its asymptotic expansion.
     return math.log(count + 0.5) + _EULER_GAMMA
 
 
@@ -122,9 +126,9 @@ class _LanguageModelConfig(FrozenConfig):
     hidden_dim: Annotated[int, positive(MAX_WIDTH)]
     """Width of the hidden states, `D`. It is even in a Transformer-XL, for the sinusoids."""
     segment_length: Annotated[int, positive(MAX_TOKENS)]
-    """Tokens per row per step, `T`, through which gradients flow."""
+    """Tokens that a row reads in one step, `T`. Gradients flow within these tokens."""
     embedding_dim: Annotated[int | None, positive(MAX_WIDTH)] = None
-    """Width of the embeddings of frequent tokens and of the last recurrent layer, `E`. None is
+    """Width of the embeddings of frequent tokens, and of the last recurrent layer, `E`. None means
     `hidden_dim`."""
     dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
     """Dropout rate of embeddings, positions, layer outputs and inner activations."""
@@ -140,7 +144,8 @@ class RecurrentConfig(_LanguageModelConfig):
     another.
     """
 
-    # Fields of a Transformer-XL: only the state after the last token is remembered.
+    # A recurrent model remembers only its state after the last token. These are the values that
+    # the fields and properties of `ModelConfig` have for such a model.
     memory_length: ClassVar[int] = 0
     effective_memory_length: ClassVar[int] = 0
     has_relative_positions: ClassVar[bool] = False
@@ -149,7 +154,7 @@ class RecurrentConfig(_LanguageModelConfig):
 
     @property
     def layer_dims(self) -> tuple[int, ...]:
-        """Output widths of the recurrent layers, the first layer's first."""
+        """Output width of each recurrent layer, in the order of the layers."""
         return (self.hidden_dim,) * (self.num_layers - 1) + (self.table_dim,)
 
     @property
@@ -175,20 +180,20 @@ class QRNNConfig(RecurrentConfig):
 
 
 PositionEncoding = Literal["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"]
-"""Ways of positions, see `ModelConfig.position_encoding`."""
+"""Names of position encodings, see `ModelConfig.position_encoding`."""
 RELATIVE_ENCODINGS = ("transformer_xl", "shaw", "shaw_two_terms")
-"""Those whose positions are distances."""
+"""Encodings of the distance between a query and a key."""
 LEARNED_ENCODINGS = ("shaw", "shaw_two_terms", "learned")
-"""Those with a table of learned positions."""
+"""Encodings that are a learned table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(_LanguageModelConfig):
     """Sizes and options of a `TransformerXL`.
 
-    With the positions `"transformer_xl"` and `"sinusoidal"`, weights depend
-    neither on `segment_length` nor on `memory_length`, so a trained model can
-    be evaluated with others: `config.replace(memory_length=1600)`.
+    With the position encodings `"transformer_xl"` and `"sinusoidal"`, weights depend neither on
+    `segment_length` nor on `memory_length`, so a trained model can be evaluated with other
+    lengths: `config.replace(memory_length=1600)`.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -203,25 +208,28 @@ class ModelConfig(_LanguageModelConfig):
     memory_length: Annotated[int, not_negative(MAX_TOKENS)]
     """Tokens that each layer remembers, `M`. 0 switches recurrence off."""
     position_encoding: PositionEncoding = "transformer_xl"
-    """Positions of Dai et al., of Shaw et al. with the biases of the official code ("shaw") or not
-    ("shaw_two_terms"), of Vaswani et al. ("sinusoidal") or of Al-Rfou et al. ("learned")."""
+    """Position encoding: of Dai et al. ("transformer_xl"), of Shaw et al. with the biases of the
+    official code ("shaw") or without them ("shaw_two_terms"), of Vaswani et al. ("sinusoidal"), or
+    of Al-Rfou et al. ("learned")."""
     num_positions: Annotated[int | None, positive(2 * MAX_TOKENS)] = None
-    """Number of positions of "shaw", "shaw_two_terms" and "learned"; farther share the last."""
+    """Number of learned positions, only for "shaw", "shaw_two_terms" and "learned". Positions that
+    are farther away share the last one."""
     recurrence: bool = True
     """Whether the model has a memory. If not, `memory_length` has no effect."""
     pre_norm: bool = False
     """Whether layer normalisation precedes attention and feed-forward."""
     residual_gate: Literal["gru"] | None = None
-    """Gates in the place of residual connections: "gru" of GTrXL (Parisotto et al., 2019), which
-    needs `pre_norm`. None means no gates."""
+    """Gates in the place of residual connections. "gru" is the gate of GTrXL (Parisotto et al.,
+    2019), which needs `pre_norm`. None means no gates."""
     variational_dropout: bool = False
     """Whether a dropout mask is the same for all positions of a row."""
     attention_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.0
     """Dropout rate of attention probabilities."""
     clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
-    """Distances above this share one position encoding. None means no limit."""
+    """Largest distance with a position encoding of its own; larger distances share that encoding.
+    None means no limit."""
     same_length: bool = False
-    """Whether every query sees equally many keys, early or late in the segment."""
+    """Whether every query sees the same number of keys, at every place in the segment."""
     same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
     """Number of keys with `same_length`: `M + 1` as in the official TensorFlow code, or `M` as in
     PyTorch."""
@@ -230,7 +238,7 @@ class ModelConfig(_LanguageModelConfig):
     layer_norm_epsilon: Annotated[float, positive()] = 1e-12
     """Added to the variance in layer normalisation. The official TensorFlow code has 1e-12."""
     cutoffs: tuple[int, ...] = ()
-    """First ids of the clusters of rare tokens. An empty list is one full softmax."""
+    """First id of each cluster of rare tokens. An empty list means one full softmax."""
     division_factor: Annotated[int, positive(MAX_WIDTH)] = 1
     """Cluster `i` of the vocabulary is `embedding_dim // division_factor**i` wide."""
     share_tail_projections: bool = False
@@ -244,7 +252,8 @@ class ModelConfig(_LanguageModelConfig):
     initializer_range: Annotated[float, positive()] = 0.1
     """Largest initial weight if `initializer` is "uniform"; the smallest is its negative."""
     projection_stddev: Annotated[float, positive()] = 0.01
-    """Standard deviation of the initial projections of embedding and softmax, if normal."""
+    """Standard deviation of the initial projections of embedding and softmax, if `initializer` is
+    "normal"."""
 
     @property
     def clusters(self) -> VocabularyClusters:
@@ -265,11 +274,11 @@ class ModelConfig(_LanguageModelConfig):
 
     @property
     def has_relative_positions(self) -> bool:
-        """True if positions are distances, so that memory does not depend on them."""
+        """True if positions are distances, so that memory does not depend on positions."""
         return self.position_encoding in RELATIVE_ENCODINGS
 
     def farthest(self, memory_length: int) -> int | None:
-        """Returns the largest distance that a query sees; None means no limit."""
+        """Returns the largest distance at which a query sees a key; None means no limit."""
         if not self.same_length:
             return None
         return memory_length - (self.same_length_keys == "memory")

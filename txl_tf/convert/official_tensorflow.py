@@ -5,38 +5,30 @@ inner width, N heads, H head width.
 """
 
 import itertools
-import math
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.model_sizes import (
-    Shape,
+from txl_tf.convert.converted_config import (
     check_settings,
-    config_from,
     count_numbered,
+    merge_config,
     required_shape,
     vocabulary_sizes,
 )
-from txl_tf.convert.tensors import (
+from txl_tf.convert.foreign_tensors import (
     ForeignTensor,
     joined_projections,
     model_from_tensors,
-    numbered,
-    same,
+    numbered_names,
+    tensor_of,
     uses_own_projection,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, errors_as
+from txl_tf.convert.tensorflow_checkpoint import find_prefix, read_checkpoint
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.files import file_bytes, list_folder, read_file
-from txl_tf.storage.untrusted_files import listed_file
 
-# Optimizer state and step.
+# Names of the optimizer's state and of the step.
 _IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
 
 _EMBEDDING = "transformer/adaptive_embed"
@@ -61,13 +53,13 @@ def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
     table = _vocabulary(config)
     for name, variable in _BIASES.items():
         each = tuple(f"block_{i}/attention/{variable}" for i in range(config.num_layers))
-        tensor = ForeignTensor(name=name, variables=each, join="stack")
-        table.append(same(name, variable) if config.share_attention_biases else tensor)
+        tensor = ForeignTensor(name=name, variables=each, is_stacked=True)
+        table.append(tensor_of(name, variable) if config.share_attention_biases else tensor)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
         table.append(joined_projections(f"{theirs}/rel_attn/qkv/kernel", ours))
         for name, variable in _OF_A_BLOCK.items():
-            table.append(same(f"{theirs}/{name}", f"{ours}/{variable}"))
+            table.append(tensor_of(f"{theirs}/{name}", f"{ours}/{variable}"))
     return table
 
 
@@ -77,22 +69,27 @@ def _vocabulary(config: ModelConfig) -> list[ForeignTensor]:
     table = []
     for index, shape in enumerate(clusters.projection_shapes):
         folder = f"{_EMBEDDING}/cutoff_{index}" if count > 1 else _EMBEDDING
-        table.append(same(f"{folder}/lookup_table", numbered("embedding/table", count)[index]))
+        table.append(
+            tensor_of(f"{folder}/lookup_table", numbered_names("embedding/table", count)[index])
+        )
         if shape is not None:
-            table.append(same(f"{folder}/proj_W", numbered("embedding/projection", count)[index]))
+            table.append(
+                tensor_of(f"{folder}/proj_W", numbered_names("embedding/projection", count)[index])
+            )
     if not config.cutoffs:
-        return [*table, same(f"{_SOFTMAX}/bias", "softmax/bias")]
-    table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"))
-    table.append(same(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"))
+        return [*table, tensor_of(f"{_SOFTMAX}/bias", "softmax/bias")]
+    table.append(tensor_of(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"))
+    table.append(tensor_of(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"))
     for index, shape in enumerate(clusters.output_projection_shapes):
-        table.append(same(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
+        table.append(tensor_of(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
         if shape is not None and uses_own_projection(config, index):
-            table.append(same(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}"))
+            table.append(
+                tensor_of(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}")
+            )
     return table
 
 
 _CONVENTIONS = {"layer_norm_epsilon": 1e-12, "same_length_keys": "memory_and_self"}
-_INDEX = ".index"
 
 
 def load_official_tensorflow(
@@ -104,22 +101,22 @@ def load_official_tensorflow(
 ) -> TransformerXL:
     """Loads a checkpoint of the official TensorFlow code.
 
-    All sizes are inferred from the shapes. Segment and memory length, `clamp_length`, `same_length`
-    and dropout come from the evaluation of the published model of these sizes, if there is one. The
-    state of the optimizer is ignored.
+    All sizes are inferred from the shapes. If there is a published model of these sizes, it also
+    provides segment and memory length, `clamp_length`, `same_length` and dropout. The state of the
+    optimizer is ignored.
 
     Args:
-        checkpoint_prefix: path of the checkpoint without `.index`, or of a
-            folder with one checkpoint.
+        checkpoint_prefix: path of the checkpoint without `.index`, or of a folder with one
+            checkpoint.
         dtype: str. Dtype policy of the model.
-        origins: optional dict. Filled with the origin of every field of the configuration: found,
-            given or assumed.
+        origins: optional dict, to which the origin of every field of the configuration is added:
+            found, given or assumed.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless the
             sizes are published.
 
     Raises:
         InputMissingError: If there is no such checkpoint.
-        DataDamagedError: If it cannot be read, or a value is not finite.
+        DataDamagedError: If the checkpoint cannot be read, or a value is not finite.
         MismatchError: If a tensor is missing, unexpected or misshapen, or a setting contradicts the
             shapes. The attribute `differences` of the error lists all tensors.
         ValueError: If a setting is not valid.
@@ -132,89 +129,18 @@ def load_official_tensorflow(
     ```
     """
     check_settings(what_shapes_cannot_tell)
-    prefix = _prefix(Path(checkpoint_prefix))
-    tensors = read_checkpoint(str(prefix))
-    sizes = _sizes({name: tensor.shape for name, tensor in tensors.items()}, str(prefix))
-    config = config_from(sizes, _CONVENTIONS, what_shapes_cannot_tell, str(prefix), origins=origins)
+    prefix = find_prefix(checkpoint_prefix)
+    tensors = read_checkpoint(prefix, _IGNORED)
+    sizes = _sizes({name: tensor.shape for name, tensor in tensors.items()}, prefix)
+    config = merge_config(sizes, _CONVENTIONS, what_shapes_cannot_tell, {}, prefix, origins)
     table = official_tensorflow_table(config)
-    return model_from_tensors(config, table, tensors, str(prefix), _IGNORED, dtype)
+    return model_from_tensors(config, table, tensors, prefix, _IGNORED, dtype)
 
 
-def _prefix(path: Path) -> Path:
-    if path.name.endswith(_INDEX):
-        path = path.with_name(path.name.removesuffix(_INDEX))
-    if not path.is_dir():
-        prefixes = [path] if path.with_name(path.name + _INDEX).is_file() else []
-    else:
-        prefixes = [each.with_suffix("") for each in sorted(path.glob(f"*{_INDEX}"))]
-    if len(prefixes) != 1:
-        raise InputMissingError(
-            f"There must be exactly one checkpoint, but there are {len(prefixes)}.",
-            where=str(path),
-            remedy="Give the path of a file that ends in .index, without this ending.",
-        )
-    return prefixes[0]
-
-
-# More than the index of a model with a hundred thousand variables.
-_MAX_INDEX_BYTES = 16 << 20
-_FOOTER_BYTES = 48
-_TRAILER_BYTES = 5
-_MAGIC = 0xDB4775248B80FB57
-
-
-def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
-    """Reads the weights of a checkpoint; raises DataDamagedError if it is not whole.
-
-    Sizes are compared with the files before TensorFlow reads them.
-    """
-    folder, name = os.path.split(prefix)
-    with errors_as(
-        DataDamagedError,
-        (OSError, LookupError, RuntimeError, TypeError, ValueError, tf.errors.OpError),
-        "The checkpoint is damaged",
-        prefix,
-        "Restore it from a copy.",
-    ):
-        path = listed_file(folder, f"{name}{_INDEX}", listed_in=prefix)
-        _check_footer(read_file(path, max_bytes=_MAX_INDEX_BYTES))
-        files = [file for file in list_folder(folder) if file.startswith(f"{name}.data-")]
-        num_bytes = sum(file_bytes(listed_file(folder, file, listed_in=path)) for file in files)
-        # `tf.train.load_checkpoint` would look for a folder of its own kind first.
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        tensor_bytes = sum(math.prod(shapes[key]) * max(dtypes[key].size or 1, 1) for key in shapes)
-        if tensor_bytes > num_bytes:
-            raise ValueError(
-                f"its tensors need {tensor_bytes:,} bytes, but its files have {num_bytes:,}"
-            )
-        names = sorted(name for name in shapes if not _IGNORED.fullmatch(name))
-        return {name: np.asarray(reader.get_tensor(name)) for name in names}
-
-
-def _check_footer(content: bytes) -> None:
-    """Checks that the two blocks of a table's footer are inside the file."""
-    footer = content[-_FOOTER_BYTES:]
-    if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
-        raise ValueError("the last bytes of its .index file are not valid")
-    numbers = []
-    value = shift = 0
-    for byte in footer[:40]:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(value)
-            value = shift = 0
-    for start, size in (numbers[:2], numbers[2:4]):
-        if start + size + _TRAILER_BYTES > len(content):
-            raise ValueError("its .index file refers to bytes after the end of the file")
-
-
-def _sizes(shapes: dict[str, Shape], where: str) -> dict[str, Any]:
+def _sizes(shapes: dict[str, tuple[int, ...]], where: str) -> dict[str, Any]:
     kernel = required_shape(shapes, "transformer/layer_0/ff/layer_1/kernel", 2, where)  # [D, F]
     has_shared_biases = len(shapes.get("transformer/r_w_bias", ())) == 2  # [N, H], or [L, N, H]
-    num_axes = 2 if has_shared_biases else 3
-    *_, num_heads, head_dim = required_shape(shapes, "transformer/r_w_bias", num_axes, where)
+    bias = required_shape(shapes, "transformer/r_w_bias", 2 if has_shared_biases else 3, where)
     num_clusters = count_numbered(shapes, _SOFTMAX + r"/cutoff_(\d+)/")
     names, cutoffs = [f"{_EMBEDDING}/lookup_table"], None
     if count_numbered(shapes, _EMBEDDING + r"/cutoff_(\d+)/"):
@@ -234,8 +160,8 @@ def _sizes(shapes: dict[str, Shape], where: str) -> dict[str, Any]:
         "num_layers": count_numbered(shapes, r"transformer/layer_(\d+)/"),
         "hidden_dim": kernel[0],
         "intermediate_dim": kernel[1],
-        "num_heads": num_heads,
-        "head_dim": head_dim,
+        "num_heads": bias[-2],
+        "head_dim": bias[-1],
         "share_attention_biases": has_shared_biases,
         **vocabulary_sizes(tables, cutoffs, where),
         "project_same_dim": projects_same_dim,

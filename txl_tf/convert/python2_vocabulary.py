@@ -1,7 +1,7 @@
 """Reader of the vocabularies that the official code and Hugging Face store as pickles.
 
-`cache.pkl` is a pickle of a `Corpus`, or of its `Vocab`, by Python 2. Only this file has the ids of
-the published models. `vocab.pkl` is the dict of the attributes of a `TransfoXLTokenizer`.
+Python 2 wrote `cache.pkl`, a pickle of a `Corpus` or of its `Vocab`. Only this file has the ids of
+the published models. `vocab.pkl` is a dict with the attributes of a `TransfoXLTokenizer`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from txl_tf.errors import DataDamagedError, InputMissingError, errors_as
 
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
-# Names in arrays of encoded text and in old classes.
+# Names that pickles of arrays of encoded text and of old classes contain.
 _OTHERS = (
     "__builtin__.object",
     "builtins.object",
@@ -27,7 +27,7 @@ _OTHERS = (
     "numpy.core.multiarray._reconstruct",
     "numpy.core.multiarray.scalar",
 )
-# Names in the attributes of Hugging Face's tokenizer; what they stand for is not used.
+# Names in the attributes of Hugging Face's tokenizer. Their objects are not used.
 _OF_TOKENIZER = (
     "re._compile",
     "tokenizers.AddedToken",
@@ -39,13 +39,13 @@ _OF_TOKENIZER = (
 
 
 class InertObject:
-    """Stand-in for an object of a pickle; it stores the state and does nothing."""
+    """Object that stands for an object of a pickle: it stores the state and does nothing else.
+
+    A subclass for each name has it as its `kind`.
+    """
 
     kind = ""
     state: Any = None
-
-    def __new__(cls, *arguments: Any) -> "InertObject":
-        return object.__new__(cls)
 
     def __init__(self, *arguments: Any) -> None:
         pass
@@ -54,12 +54,12 @@ class InertObject:
         self.state = state
 
 
-# Operations that no vocabulary has.
+# Operations of pickle that no vocabulary needs.
 _REFUSED = pickle.EXT1 + pickle.EXT2 + pickle.EXT4 + pickle.BYTEARRAY8
 
 
 def _load_tuple(unpickler: Any, count: int | None = None) -> None:
-    """Puts a list where a pickle has a tuple, so nothing nested is hashed."""
+    """Makes a list where a pickle has a tuple, so that no nested tuple is hashed."""
     items = unpickler.pop_mark() if count is None else unpickler.stack[-count:]
     if count is not None:
         del unpickler.stack[-count:]
@@ -73,7 +73,7 @@ def _refuse(unpickler: Any) -> None:
 class _DataUnpickler(pickle._Unpickler):
     """Unpickler with an allow-list of names, which it does not import.
 
-    It is Python's own, whose memory stays within the size of the file.
+    The base class is the one written in Python. Its memory stays within the size of the file.
     """
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -109,26 +109,26 @@ class Python2Vocabulary:
     symbols: tuple[str, ...]
     """Symbol of every id."""
     dataset: str | None = None
-    """The official code's name of the corpus; `None` for words of any text."""
+    """Name of the corpus in the official code, or `None` if the pickle names none."""
 
 
 def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     """Reads the vocabulary of a `cache.pkl` or `vocab.pkl`.
 
-    Stand-ins replace an allow-list of names and all others are refused, so no module is imported
-    and no function of the pickle is called.
+    Stand-ins replace the names of an allow-list, and all other names are refused. So no module is
+    imported and no function of the pickle is called.
 
     Args:
         path: path of the pickle.
 
     Raises:
         InputMissingError: If there is no such file.
-        DataDamagedError: If it is damaged, has no vocabulary, or requests anything but data.
+        DataDamagedError: If the pickle is damaged, has no vocabulary, or requests more than data.
     """
     path = Path(path)
     if not path.is_file():
         raise InputMissingError("There is no such file.", where=str(path), remedy="Give a pickle.")
-    # The unpickler raises every kind of error for content that is no pickle.
+    # If the content is no pickle, the unpickler may raise an error of any type.
     with errors_as(
         DataDamagedError,
         Exception,
@@ -137,7 +137,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         "Give cache.pkl of the official code, or vocab.pkl of Hugging Face.",
     ):
         with path.open("rb") as file:
-            # Reads from a map are limited to the file's size.
+            # A memory map limits each read to the size of the file.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)
@@ -158,17 +158,18 @@ def _vocabulary(root: Any) -> Python2Vocabulary:
     if len(set(symbols)) != len(symbols):
         raise ValueError("two ids have the same symbol")
     dataset = corpus.get("dataset")
-    name = None if dataset is None else _decoded([dataset])[0]
-    return Python2Vocabulary(symbols=tuple(symbols), dataset=name)
+    return Python2Vocabulary(
+        symbols=tuple(symbols), dataset=None if dataset is None else _decoded([dataset])[0]
+    )
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     if not isinstance(value, InertObject) or not isinstance(value.state, dict):
         raise ValueError("its vocabulary is not an object with attributes")
-    attributes = {}
-    for name, attribute in value.state.items():
-        attributes[name.decode("latin-1") if isinstance(name, bytes) else name] = attribute
-    return attributes
+    return {
+        name.decode("latin-1") if isinstance(name, bytes) else name: attribute
+        for name, attribute in value.state.items()
+    }
 
 
 def _decoded(values: list[Any]) -> list[str]:

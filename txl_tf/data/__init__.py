@@ -1,4 +1,4 @@
-"""Corpora, tokenizers, prepared data sets and the reader that keeps them in order."""
+"""Corpora, tokenizers, prepared data sets, and readers that keep their tokens in order."""
 
 from txl_tf.imports import lazy_names
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from txl_tf.data.prepared_dataset import SplitManifest
 from txl_tf.data.sources.archives import CorpusMember, unpacked_files
+from txl_tf.data.sources.document_cuts import grouped_documents, line_pattern, marked_parts
 from txl_tf.data.sources.downloads import PublishedFile
-from txl_tf.data.sources.text_files import line_pattern, marked_documents, text_blocks
+from txl_tf.data.sources.text_files import text_blocks
 from txl_tf.data.text import Document, Reread, Splits, byte_range, split_at_lines
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -27,11 +28,11 @@ SPLITS = ("train", "valid", "test")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Published corpus with the tokenization and counts of published results.
+    """Published corpus with the tokenization and the counts of published results.
 
-    The values come from the official preparation of Transformer-XL and independent projects.
-    `counts` has, for each split, the published values of fields of `SplitManifest`; tokens and
-    `vocabulary_sizes` hold for `tokenizer` only. `documents` turns the paths of `members` into
+    The values come from the official preparation of Transformer-XL and from independent projects.
+    `counts` has the published values of fields of `SplitManifest` by split. Numbers of tokens and
+    `vocabulary_sizes` are valid only for `tokenizer`. `documents` turns the paths of `members` into
     documents by split, in the official order.
     """
 
@@ -44,9 +45,10 @@ class Corpus:
     documents: Callable[[list[str]], Splits]
 
     def splits(self, path: str) -> Splits:
-        """Opens an archive, unpacked folder or only file, and returns documents by split.
+        """Opens the corpus at a path, and returns its documents by split.
 
-        Raises the errors of `unpacked_files`.
+        The path is the archive, a folder with the unpacked files, or the only file. Raises the
+        errors of `unpacked_files`.
         """
         return self.documents(unpacked_files(path, self.archive, self.members))
 
@@ -56,9 +58,10 @@ class Corpus:
         splits: Iterable[SplitManifest],
         vocabulary_size: int,
     ) -> None:
-        """Raises DataDamagedError if the prepared counts differ from the published ones.
+        """Raises DataDamagedError if the counts of a preparation differ from the published ones.
 
-        Vocabulary and tokens are compared if `tokenizer` is the one of this corpus.
+        The vocabulary and the numbers of tokens are compared only if `tokenizer` is the tokenizer
+        of this corpus.
         """
         is_bytes = tokenizer.kind == self.tokenizer.kind == "bytes"
         is_official = is_bytes or tokenizer == self.tokenizer
@@ -66,19 +69,19 @@ class Corpus:
             for unit, published_count in self.counts.get(split.name, {}).items():
                 count = getattr(split, unit)
                 if published_count != count and (unit != "tokens" or is_official):
-                    raise _other_text(
+                    raise _count_error(
                         f"The number of {unit} must be {published_count}, but is {count}.",
                         f"corpus {self.name}, split {split.name}",
                     )
         if is_official and vocabulary_size not in self.vocabulary_sizes:
             sizes = " or ".join(map(str, self.vocabulary_sizes))
-            raise _other_text(
+            raise _count_error(
                 f"The vocabulary must have {sizes} tokens, but has {vocabulary_size}.",
                 f"corpus {self.name}",
             )
 
 
-def _other_text(what: str, where: str) -> DataDamagedError:
+def _count_error(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(
         what,
         where=where,
@@ -87,7 +90,7 @@ def _other_text(what: str, where: str) -> DataDamagedError:
 
 
 def _file_splits(read: Callable[[str], Iterator[Document]], paths: Sequence[str]) -> Splits:
-    """Returns the documents of corpora with a file for each split."""
+    """Returns the documents of a corpus that has one file for each split."""
     return {name: Reread(read, path) for name, path in zip(SPLITS, paths, strict=True)}
 
 
@@ -96,7 +99,7 @@ def _whole(path: str) -> Iterator[Document]:
 
 
 def _cut_splits(read: Callable[..., Iterator[Document]], paths: Sequence[str]) -> Splits:
-    """Returns the documents of the first 90, the next 5 and the last 5 % of the only file."""
+    """Returns the documents of a corpus in one file, whose last 10 % are valid and test."""
     (path,) = paths
     cuts = [os.path.getsize(path) * percent // 100 for percent in (0, 90, 95, 100)]
     ranges = zip(SPLITS, itertools.pairwise(cuts), strict=True)
@@ -125,11 +128,11 @@ def _hundred_megabytes(
 
 
 def enwik8(newlines: str = "drop") -> Corpus:
-    """Returns enwik8 in bytes, with or without its newlines; a document is a page.
+    """Returns enwik8: 100 million bytes of Wikipedia in XML. A document is a page.
 
-    The published results of Transformer-XL have no newlines, because the official script loses them
-    (`newlines="drop"`). Other papers keep them (`"keep"`), so their results do not compare. Valid
-    and test begin within a page.
+    The published results of Transformer-XL are on text without newlines, because the official
+    script loses them (`newlines="drop"`). Other papers keep them (`"keep"`), so results of the two
+    kinds cannot be compared. Valid and test begin within a page.
     """
     sizes = {"train": 90_000_000, "valid": 5_000_000, "test": 5_000_000}
     counts = {name: {"bytes": size, "tokens": size} for name, size in sizes.items()}
@@ -140,7 +143,7 @@ def enwik8(newlines: str = "drop") -> Corpus:
         "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
         "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
         tokenizer=ByteTokenizer(),
-        # The sizes without newlines are not published.
+        # The sizes of the text without newlines are not published.
         counts={} if drops else counts,
         vocabulary_sizes=(256,),
         read=functools.partial(_pages, drops),
@@ -149,17 +152,17 @@ def enwik8(newlines: str = "drop") -> Corpus:
 
 def _pages(drops_newlines: bool, path: str, start: int, stop: int) -> Iterator[Document]:
     pieces = split_at_lines(byte_range(text_blocks(path), start, stop))
-    for page in marked_documents(pieces, line_pattern(b"  <page>"), keep_mark=True):
+    for page in grouped_documents(marked_parts(pieces, line_pattern(b"  <page>"), keep_mark=True)):
         if drops_newlines:
             page = filter(None, (piece.replace(b"\n", b"") for piece in page))
         yield page
 
 
 def text8() -> Corpus:
-    """Returns text8, one document per split of 90, 5 and 5 million characters.
+    """Returns text8, whose splits of 90, 5 and 5 million characters are one document each.
 
-    As in the official script, spaces at the beginning and end of each split are stripped. The
-    numbers of characters that are left are not published.
+    As in the official script, spaces at the beginning and the end of a split are removed. The
+    remaining numbers of characters are not published.
     """
     return _hundred_megabytes(
         "text8",
@@ -168,7 +171,7 @@ def text8() -> Corpus:
         "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
         tokenizer=CharacterTraining(counted_splits=SPLITS),
         counts={name: {"documents": 1} for name in SPLITS},
-        vocabulary_sizes=(27,),  # letters and the space
+        vocabulary_sizes=(27,),  # the letters and the space
         read=_stripped,
     )
 
@@ -178,10 +181,10 @@ def _stripped(path: str, start: int, stop: int) -> Iterator[Document]:
 
 
 def wikitext103() -> Corpus:
-    """Returns WikiText-103: 103 million training tokens, a vocabulary of 267,735.
+    """Returns WikiText-103: 103 million training tokens, a vocabulary of 267,735 words.
 
-    Words of good and featured articles of Wikipedia, with `<unk>` for rare words. Every line, blank
-    or not, ends with `<eos>`. An article is a document.
+    The text is good and featured articles of Wikipedia, with `<unk>` in the place of rare words.
+    Every line, also a blank one, ends with `<eos>`. A document is an article.
     """
     return _wikitext(
         "103",
@@ -206,7 +209,7 @@ def wikitext103() -> Corpus:
 
 
 def wikitext2() -> Corpus:
-    """Returns WikiText-2: two million training tokens, a vocabulary of 33,278 from all splits."""
+    """Returns WikiText-2: two million training tokens, 33,278 words from all splits."""
     return _wikitext(
         "2",
         4_475_746,
@@ -273,13 +276,13 @@ _BLANK = b" \n"
 def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[tuple[bytes]]:
     """Cuts a WikiText file, in pieces of `split_at_lines`, into articles of one piece each.
 
-    An article begins with the blank line before a title such as ` = Robert Boulter = `, which
-    another blank line follows; headings have more than one `=`.
+    An article begins with the blank line before a title such as ` = Robert Boulter = `. Another
+    blank line follows the title. Headings within an article have more than one `=` on each side.
     """
-    # `io.BytesIO` ends lines at LF only.
+    # `io.BytesIO` ends lines only at LF.
     lines = (line for piece in pieces for line in io.BytesIO(piece))
     article: list[bytes] = []
-    # The line after a title identifies it, so two lines are held back.
+    # The line after a title is needed to identify the title, so two lines wait in variables.
     before, title = next(lines, b""), next(lines, b"")
     for after in lines:
         if article and before == after == _BLANK and _is_title(title):
@@ -296,10 +299,10 @@ def _is_title(line: bytes) -> bool:
 
 
 def penn_treebank() -> Corpus:
-    """Returns the Penn Treebank: news of 1989 with 10,000 words in lower case, `N` for numbers.
+    """Returns the Penn Treebank: news of 1989, a vocabulary of 10,000 words.
 
-    Every line ends with `<eos>`. A split is one document, because the files do not mark the ends of
-    reports.
+    Words are in lower case, and `N` stands for numbers. Every line ends with `<eos>`. A split is
+    one document, because the files do not mark where a report ends.
     """
     files = {
         "train": (5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
@@ -313,7 +316,7 @@ def penn_treebank() -> Corpus:
     }
     return Corpus(
         name="penn_treebank",
-        # The SHA-256 of the files is published, but not of the archive.
+        # The SHA-256 of each file is published, but no SHA-256 of the archive.
         archive=PublishedFile(
             name="simple-examples.tgz",
             url="http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
@@ -344,10 +347,10 @@ _LM1B = "monolingual.tokenized.shuffled"
 def lm1b() -> Corpus:
     """Returns One Billion Word, with `<S>` before and after every sentence.
 
-    Train is the 99 training files in a fixed random order, each a document with its sentences
-    shuffled likewise: they are independent, and sorted by source. Valid and test are both the
-    first of the 50 held-out files, unshuffled, as in the official preparation. The vocabulary has
-    the words that occur at least three times in train.
+    A training file is a document. The 99 training files, and the sentences within each, are in a
+    fixed random order: sentences are independent, but the files have them sorted by source. Valid
+    and test are both the first of the 50 held-out files, in its own order, as in the official
+    preparation. The vocabulary has the words that occur at least three times in train.
     """
     held_out = {"words": 153_583, "documents": 1, "tokens": 165_733}
     return Corpus(
@@ -373,7 +376,7 @@ def lm1b() -> Corpus:
             "valid": held_out,
             "test": held_out,
         },
-        # The published sizes count one sentence mark or two.
+        # The two published sizes count the sentence mark once or twice.
         vocabulary_sizes=(793_470, 793_471),
         documents=_sentence_splits,
     )
@@ -396,7 +399,7 @@ def _shuffled(paths: Sequence[str]) -> Iterator[Iterator[bytes]]:
 
 
 def shuffled_lines(blocks: Iterable[bytes], seed: str) -> list[bytes]:
-    """Reads lines into memory and returns them in an order determined by the seed."""
+    """Reads lines into memory, and returns them in an order that the seed determines."""
     lines = b"".join(blocks).split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -404,7 +407,8 @@ def shuffled_lines(blocks: Iterable[bytes], seed: str) -> list[bytes]:
 
 
 def _shuffled_order(count: int, seed: str) -> list[int]:
-    # Python guarantees the numbers of `random()` for all versions, but not the order of `shuffle`.
+    # Python guarantees that `random()` gives the same numbers in all versions, but not that
+    # `shuffle` gives the same order.
     generator = random.Random(seed)
     return sorted(range(count), key=[generator.random() for _ in range(count)].__getitem__)
 
@@ -427,19 +431,20 @@ _EXCLUDED_FOLDERS = frozenset(
 def python_standard_library_splits(folder: str | None = None) -> dict[str, Iterable[bytes]]:
     """Returns the Python files of the standard library as three splits.
 
-    A document is one file after a line `# file: <relative path>`. The SHA-256 of the relative path
-    determines the split, so a file is in the same split on every machine: 90 % train, 5 % valid, 5
-    % test. Tests, installed packages and empty files are omitted.
+    A document is a line `# file: <relative path>` and the content of this file. The SHA-256 of the
+    relative path determines the split, so a file is in the same split on every machine. About 90 %
+    of the files are in train, 5 % in valid and 5 % in test. Tests, installed packages and empty
+    files are omitted.
 
     Args:
         folder: optional str. Folder of the library. Defaults to the library of the running Python.
 
     Returns:
-        Dict of split name to documents, in the order of that SHA-256, so that similar files of one
+        Dict of split name to documents in the order of these SHA-256, so that similar files of one
         folder are spread over the text.
 
     Raises:
-        InputMissingError: If a split gets no Python file.
+        InputMissingError: If a split has no file.
     """
     folder = folder or sysconfig.get_path("stdlib")
     paths: dict[str, list[str]] = {name: [] for name in SPLITS}
@@ -467,12 +472,12 @@ def _hashed_paths(folder: str) -> Iterator[tuple[bytes, str]]:
 
 
 def _headed_files(folder: str, relative_paths: list[str]) -> Iterator[bytes]:
-    """Yields the files of a split, reading one at a time."""
+    """Yields the documents of a split, and reads one file at a time."""
     for relative_path in relative_paths:
         path = os.path.join(folder, *relative_path.split("/"))
         problem = "A file of the standard library cannot be read"
         with storage_errors(problem, path), open(path, "rb") as file:
             content = file.read()
-        # The header of the next document must begin a line.
+        # The header of the next document must be at the beginning of a line.
         end = b"" if content.endswith(b"\n") else b"\n"
         yield b"# file: " + relative_path.encode() + b"\n" + content + end

@@ -1,4 +1,4 @@
-"""Preparation of a data set from text: token ids, records, vocabulary and manifest."""
+"""Preparation of a data set from text: writes records, vocabulary and manifest."""
 
 import contextlib
 import functools
@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from txl_tf.data.prepared_dataset import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
-from txl_tf.data.records import (
-    DOCUMENT_STARTS_FEATURE,
-    TOKENS_FEATURE,
+from txl_tf.data.prepared_dataset import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Manifest,
     ShardManifest,
-    frame_bytes,
+    SplitManifest,
 )
+from txl_tf.data.records import DOCUMENT_STARTS_FEATURE, TOKENS_FEATURE, frame_bytes
 from txl_tf.data.text import DocumentPiece, Splits, TextCounts, map_pieces, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import Progress, VocabularyTraining
@@ -25,17 +26,16 @@ from txl_tf.storage.files import file_bytes, file_sha256, write_file
 from txl_tf.storage.staging import StagingFolder
 
 TOKENS_PER_RECORD = 4096
-"""Tokens of a record unless told otherwise. A row begins in the middle of a record, and the
-whole record is read for it: a step of short segments needs little more than that."""
+"""Default number of tokens in a record. A row that begins in the middle of a record reads the whole
+record. With longer records the first step would wait for tokens that it does not need."""
 SHARD_BYTES = 16_000_000
-"""Size of a file unless told otherwise. Clients of stores read ahead up to the end of a file,
-64 MiB and more where nothing stops them: the files bound what a row reads before its first step."""
+"""Default size of a file. Clients of stores may read ahead 64 MiB and more, but not beyond the end
+of a file, so the size limits how much a row reads before its first step."""
 
-# Receives the splits written and the vocabulary size.
-Check = Callable[[list[SplitManifest], int], None]
 EncodedBatch = tuple[np.ndarray, np.ndarray, TextCounts]
-"""Token ids, the int64 places among them where documents begin, and counts of the text. A place one
-past the end stands for the next batch's first token."""
+"""Token ids, the int64 places of those that begin a document, and counts of the text. A place
+after the last id stands for the first token of the next batch, because the piece that begins a
+document may have no token."""
 
 
 def prepare_dataset(
@@ -47,36 +47,39 @@ def prepare_dataset(
     tokens_per_record: int = TOKENS_PER_RECORD,
     shard_bytes: int = SHARD_BYTES,
     num_workers: int = 1,
-    check: Check | None = None,
+    check: Callable[[list[SplitManifest], int], None] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Writes a prepared data set.
 
-    The same text gives the same bytes, whatever the number of workers. The folder gets its name
-    only when it is complete; after an error or a kill it does not exist.
+    The same text gives the same bytes for any number of workers. The folder gets its name only
+    when it is complete; after an error or a kill it does not exist.
 
     Args:
         splits: dict of split name to documents, in reading order. A document is a str, bytes, or an
             iterable of pieces as bytes; each piece is tokenized separately.
-        tokenizer: `Tokenizer`, or `VocabularyTraining` that builds one from the text, which must
-            then be iterable more than once.
-        output_folder: str. The folder to be made.
+        tokenizer: `Tokenizer`, or a `VocabularyTraining` that builds one from the text. The text
+            must then be iterable more than once.
+        output_folder: str. Folder to write, which must not exist.
         corpus_name: str. Name of the text, for the manifest.
-        tokens_per_record: int. Defaults to `4096`.
-        shard_bytes: int. Size at which a file ends, in bytes. Defaults to
-            `16_000_000`.
-        num_workers: int. Processes that tokenize. Defaults to `1`: the calling process. A script
-            with more needs `if __name__ == "__main__"`.
-        check: optional function of the splits written and the vocabulary size. It is called before
-            the folder gets its name; an exception prevents that.
-        progress: optional function, called with the name of the split and the bytes of text read
-            since the last call. Building a vocabulary takes a separate pass.
+        tokens_per_record: int. Number of tokens in a record. Defaults to `4096`.
+        shard_bytes: int. Size in bytes at which a new file begins. Defaults to `16_000_000`.
+        num_workers: int. Number of processes that tokenize. Defaults to `1`: the calling process. A
+            script with more workers needs `if __name__ == "__main__"`.
+        check: optional function of the manifests of the splits and the vocabulary size. It is
+            called before the folder gets its name, and may raise an error to prevent this.
+        progress: optional function, which is called with the name of a split and the bytes of text
+            read since the last call. A vocabulary is built in a pass of its own, which it reports
+            too.
+
+    Returns:
+        The `Manifest` of the data set.
 
     Raises:
         OutputExistsError: If the folder exists or is being written.
         DataDamagedError: If there is no split, a split has no text, or the tokenizer cannot encode
             the text.
-        StorageError: If writing fails; nothing is left behind.
+        StorageError: If writing fails. Nothing is left behind.
     """
     if not splits:
         raise DataDamagedError(
@@ -108,7 +111,7 @@ def prepare_dataset(
                 write_split(name, encode_split(name), staging.path, tokens_per_record, shard_bytes)
                 for name in splits
             ]
-        if tokenizer.kind == "ids":  # which are no text
+        if tokenizer.kind == "ids":  # The documents are digits, whose counts mean nothing.
             entries = [split.replace(bytes=0, characters=0, words=0) for split in entries]
         if check is not None:
             check(entries, tokenizer.vocabulary_size)
@@ -137,7 +140,7 @@ def write_split(
     tokens_per_record: int,
     shard_bytes: int,
 ) -> SplitManifest:
-    """Writes the shards of a split; memory holds one record and one batch."""
+    """Writes the shards of a split; only one batch and one record are in memory."""
     counts: list[TextCounts] = []
     records = _records(batches, tokens_per_record, counts)
     shards: list[ShardManifest] = []
@@ -150,7 +153,7 @@ def write_split(
                 writer.write(_payload(*record))
                 sizes.append(len(record[0]))
         num_bytes = sum(frame_bytes(size, width) for size in sizes)
-        # Readers compute the offset of a record from this equality.
+        # Readers compute the offset of a record in the same way.
         if (partial_bytes := file_bytes(partial)) != num_bytes:
             raise OSError(f"{partial} must have {num_bytes} bytes, but has {partial_bytes}")
         shards.append(
@@ -180,11 +183,11 @@ def write_split(
 def _records(
     batches: Iterable[EncodedBatch], tokens_per_record: int, counts: list[TextCounts]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cuts batches into records: their tokens, and whether a document begins with each.
+    """Cuts batches into records: their tokens, and whether each token begins a document.
 
     Adds the counts of each batch to `counts`.
     """
-    # The last place of `begins` belongs to the next token.
+    # `begins` has one element more than `tokens`, for the token that follows.
     tokens, begins = np.zeros(0, np.uint8), np.zeros(1, bool)
     for token_ids, starts, of_text in batches:
         counts.append(of_text)
@@ -225,7 +228,7 @@ def _storage_errors(output_folder: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # TensorFlow's errors are compared by name, because it may not be imported.
+        # Errors of TensorFlow are recognized by name, because it may not be imported.
         if not isinstance(error, OSError) and not type(error).__module__.startswith("tensorflow."):
             raise
         raise StorageError(

@@ -1,11 +1,10 @@
-"""Prepared data set on disk: manifest, verification, tokenizer and random access to tokens."""
+"""Prepared data set: its manifest, the checks of its files, and random access to its tokens."""
 
 import bisect
 import concurrent.futures
 import dataclasses
 import functools
 import itertools
-import json
 import os
 from collections.abc import Callable
 from typing import Self
@@ -13,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.records import ShardManifest, frame_bytes, parse_frame
+from txl_tf.data.records import RECORDS_REMEDY, frame_bytes, parse_frame
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import (
@@ -34,23 +33,34 @@ from txl_tf.storage.files import (
     read_file,
     write_file,
 )
-from txl_tf.storage.untrusted_files import (
+from txl_tf.storage.listed_files import listed_file
+from txl_tf.storage.strict_json import (
     MAX_DESCRIPTION_BYTES,
+    json_file,
     json_sha256,
-    listed_file,
     parse_json_object,
 )
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
-_AGAIN = "Prepare the data set again."
-_REMEDY = "Restore the file, or prepare the data set again."
+_PREPARE_REMEDY = "Prepare the data set again."
 _VOCABULARY_REMEDY = "Restore the vocabulary from a copy, or from a data set prepared with it."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardManifest(FrozenConfig):
+    """Description of a shard: a file in the data set with consecutive records of a split."""
+
+    file: str
+    tokens: int
+    records: int
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitManifest(FrozenConfig):
-    """One split: a token stream cut into shards, in order, and the counts of its text."""
+    """Description of a split: the shards of its token stream, in order, and counts of its text."""
 
     name: str
     tokens: int
@@ -65,8 +75,8 @@ class SplitManifest(FrozenConfig):
 class Manifest(FrozenConfig):
     """Description of a prepared data set: tokenizer, splits, shards and checksums.
 
-    Stored tokens are `token_bytes` wide, little-endian; only the last record of a split has fewer
-    than `tokens_per_record`.
+    A stored token has `token_bytes` bytes, little-endian. Every record has `tokens_per_record`
+    tokens; only the last record of a split may have fewer.
     """
 
     format_version: int
@@ -80,20 +90,20 @@ class Manifest(FrozenConfig):
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Names of the splits, in the order written."""
+        """Names of the splits, in the order in which they were written."""
         return tuple(split.name for split in self.splits)
 
     @property
     def shards(self) -> list[ShardManifest]:
-        """Shards of all splits."""
+        """Shards of all splits, in the order of the splits."""
         return [shard for split in self.splits for shard in split.shards]
 
     @property
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, of everything that determines the tokens."""
-        deciding = self.to_dict()
-        del deciding["corpus_name"]
-        deciding["splits"] = [
+        values = self.to_dict()
+        del values["corpus_name"]
+        values["splits"] = [
             {
                 "name": split.name,
                 "tokens": split.tokens,
@@ -101,10 +111,10 @@ class Manifest(FrozenConfig):
             }
             for split in self.splits
         ]
-        return json_sha256(deciding)
+        return json_sha256(values)
 
     def split(self, name: str) -> SplitManifest:
-        """Returns the split of that name; ValueError for an unknown one."""
+        """Returns a split by name; ValueError for an unknown name."""
         for split in self.splits:
             if split.name == name:
                 return split
@@ -115,12 +125,15 @@ class Manifest(FrozenConfig):
         """Writes the manifest file, with its checksum, into the folder of a data set."""
         values = self.to_dict()
         values["manifest_sha256"] = json_sha256(values)
-        content = json.dumps(values, indent=2) + "\n"
-        write_file(os.path.join(folder, MANIFEST_FILE), content.encode())
+        write_file(os.path.join(folder, MANIFEST_FILE), json_file(values))
 
     @classmethod
     def read(cls, folder: str) -> Self:
-        """Reads the manifest of a folder; InputMissingError, DataDamagedError or StorageError."""
+        """Reads the manifest of a folder.
+
+        Raises InputMissingError if it is missing, DataDamagedError if it is not valid or does not
+        match its own checksum, and StorageError if it cannot be read.
+        """
         path = os.path.join(folder, MANIFEST_FILE)
         with storage_errors("The manifest cannot be read", path):
             try:
@@ -131,7 +144,7 @@ class Manifest(FrozenConfig):
                     where=path,
                     remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
                 ) from error
-        values = parse_json_object(content, where=path, remedy=_AGAIN)
+        values = parse_json_object(content, where=path, remedy=_PREPARE_REMEDY)
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise DataDamagedError(
@@ -143,30 +156,39 @@ class Manifest(FrozenConfig):
             raise DataDamagedError(
                 "The manifest does not match its own checksum, manifest_sha256.",
                 where=path,
-                remedy=_AGAIN,
+                remedy=_PREPARE_REMEDY,
             )
-        with errors_as(DataDamagedError, ValueError, "The manifest is not valid", path, _AGAIN):
+        with errors_as(
+            DataDamagedError, ValueError, "The manifest is not valid", path, _PREPARE_REMEDY
+        ):
             return cls.from_dict(values)
 
 
 def verify_shard(
     folder: str, shard: ShardManifest, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Compares size and SHA-256 of a shard with its manifest; DataDamagedError names the damage."""
+    """Compares size and SHA-256 of a shard with the manifest; DataDamagedError if they differ.
+
+    `progress` gets the size of each block that is read.
+    """
     path = os.path.join(folder, shard.file)
     with storage_errors("The file cannot be read", path):
-        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
+        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=RECORDS_REMEDY)
         if (size := file_bytes(path)) != shard.bytes:
             what = f"The file has {size} bytes; the manifest says {shard.bytes}."
         elif (checksum := file_sha256(path, progress)) != shard.sha256:
             what = f"The file has SHA-256 {checksum}; the manifest says {shard.sha256}."
         else:
             return
-    raise DataDamagedError(what, where=path, remedy=_REMEDY)
+    raise DataDamagedError(what, where=path, remedy=RECORDS_REMEDY)
 
 
 def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tokenizer:
-    """Builds a tokenizer from the files with this prefix; DataDamagedError if they are others."""
+    """Builds a tokenizer from the files of a folder whose names begin with a prefix.
+
+    Raises DataDamagedError if they are not the files of a tokenizer of this kind with this
+    fingerprint.
+    """
     files = {}
     with storage_errors("The vocabulary cannot be read", folder):
         for name in list_folder(folder):
@@ -184,19 +206,20 @@ def read_tokenizer(folder: str, kind: str, sha256: str, prefix: str = "") -> Tok
 
 
 def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
-    """Builds the tokenizer of a prepared data set; errors of `read_tokenizer`."""
+    """Builds the tokenizer of a prepared data set; raises the errors of `read_tokenizer`."""
     kind, sha256 = manifest.tokenizer_kind, manifest.tokenizer_sha256
     return read_tokenizer(folder, kind, sha256, prefix="vocabulary.")
 
 
 class PreparedDataset:
-    """Folder of records with its manifest, and random access to the tokens.
+    """Prepared data set in a folder, with random access to its tokens.
 
-    Use `PreparedDataset.open`, which checks the files.
+    `PreparedDataset.open` makes one and checks the files. The constructor checks no file, but each
+    shard is checked before it is read.
 
     Args:
-        folder: str. The folder of the data set.
-        manifest: `Manifest` of the folder.
+        folder: str. Folder of the data set.
+        manifest: `Manifest`. Manifest of the folder.
 
     Example:
     ```python
@@ -222,12 +245,12 @@ class PreparedDataset:
 
     @classmethod
     def open(cls, folder: str, verify: bool = True) -> Self:
-        """Opens a data set.
+        """Opens a data set and checks its files.
 
         Args:
-            folder: str. The folder of the data set.
-            verify: bool. If `True`, reads every file and compares it with the manifest; else only
-                the sizes of local files are compared. Defaults to `True`.
+            folder: str. Folder of the data set.
+            verify: bool. If `True`, every file is read and compared with the manifest. If `False`,
+                only the sizes of local files are compared. Defaults to `True`.
 
         Raises:
             InputMissingError: If there is no data set.
@@ -237,7 +260,7 @@ class PreparedDataset:
         dataset = cls(folder, Manifest.read(folder))
         if verify:
             dataset.verify()
-        elif not is_remote(folder):  # where each file would take a request
+        elif not is_remote(folder):  # In a store each file would need a request.
             for shard in dataset.manifest.shards:
                 dataset._check_file(shard)
         return dataset
@@ -249,24 +272,25 @@ class PreparedDataset:
 
     @functools.cached_property
     def unknown_id(self) -> int | None:
-        """Id of text outside the vocabulary; `None` if there is no such token."""
+        """Id of the token for text outside the vocabulary; `None` if there is no such token."""
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
     def verify(self, *, progress: Callable[[int], None] | None = None) -> None:
         """Reads every file and compares it with the manifest.
 
         Args:
-            progress: optional function, called from threads with the bytes read since last.
+            progress: optional function, which is called from several threads with the size of each
+                block that was read.
 
         Raises:
-            DataDamagedError: If a file is missing, differs or is surplus, or the vocabulary is
-                another one.
+            DataDamagedError: If a file is missing, differs or is not in the manifest, or if the
+                vocabulary differs.
             StorageError: If a file cannot be read.
         """
         shards = self.manifest.shards
         for name in set(list_folder(self.folder)) - {shard.file for shard in shards}:
             path = os.path.join(self.folder, name)
-            # The listing of an object store may be outdated, so ask for the file itself.
+            # The listing of a store may be outdated, so the file itself is asked for.
             if ".tfrecord" in name and path_exists(path):
                 raise DataDamagedError(
                     "A .tfrecord file in the folder is not in the manifest.",
@@ -276,19 +300,19 @@ class PreparedDataset:
         dataset_tokenizer(self.folder, self.manifest)
         verify = functools.partial(verify_shard, self.folder, progress=progress)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-            list(executor.map(verify, shards))  # raises for the first damaged shard in order
+            list(executor.map(verify, shards))  # The first damaged shard in order raises its error.
 
     def num_tokens(self, split: str) -> int:
-        """Returns the number of tokens of a split. Raises ValueError for an unknown split."""
+        """Returns the number of tokens of a split; ValueError if there is no such split."""
         return self.manifest.split(split).tokens
 
     def read_tokens(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Reads a range of tokens, touching only the records that hold it.
+        """Reads a range of tokens, and only the records that contain it.
 
         Args:
             split: str. Name of the split.
-            start: int. First token.
-            stop: int. One past the last token.
+            start: int. Position of the first token.
+            stop: int. Position after the last token.
 
         Returns:
             int32 vector of `stop - start` token ids.
@@ -301,7 +325,10 @@ class PreparedDataset:
         return self._read(split, start, stop)[0]
 
     def read_document_starts(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Reads which tokens of a range begin a document, as bool vector; see `read_tokens`."""
+        """Reads whether each token of a range begins a document, as a bool vector.
+
+        Arguments and errors are the same as for `read_tokens`.
+        """
         return self._read(split, start, stop)[1]
 
     def _read(self, split: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -341,7 +368,7 @@ class PreparedDataset:
             raise DataDamagedError(
                 "The file is missing, or shorter than the manifest says.",
                 where=path,
-                remedy=_REMEDY,
+                remedy=RECORDS_REMEDY,
             ) from error
         except tf.errors.OpError as error:
             raise StorageError(
@@ -354,9 +381,17 @@ class PreparedDataset:
         return token_ids[window], document_starts[window]
 
     def _check_file(self, shard: ShardManifest) -> None:
-        """Checks a shard file once, before its manifest decides how many bytes are read."""
+        """Checks the file of a shard once, before its first read.
+
+        The manifest determines how many bytes a read requests, so it must not claim too many.
+        """
         if shard.file not in self._checked_files:
-            context = {"listed_in": os.path.join(self.folder, MANIFEST_FILE), "remedy": _REMEDY}
             with storage_errors("The file cannot be read", os.path.join(self.folder, shard.file)):
-                listed_file(self.folder, shard.file, num_bytes=shard.bytes, **context)
+                listed_file(
+                    self.folder,
+                    shard.file,
+                    listed_in=os.path.join(self.folder, MANIFEST_FILE),
+                    remedy=RECORDS_REMEDY,
+                    num_bytes=shard.bytes,
+                )
             self._checked_files.add(shard.file)

@@ -1,18 +1,16 @@
 """TFRecord format of token streams.
 
-A file is a TFRecord: frames of an 8-byte little-endian length, its 4-byte checksum, the payload,
-and the payload's 4-byte checksum. A payload is a `tf.train.Example` with two bytes features:
-`tokens`, and `document_starts` with one bit per token, lowest bit first, which is set if a document
-begins with the token. Full records have frames of equal size, so the offset of a record in its file
-is a multiplication.
+A file is a sequence of frames. A frame has an 8-byte little-endian length, the 4-byte checksum of
+the length, the payload, and the 4-byte checksum of the payload. A payload is a `tf.train.Example`
+with two bytes features. `tokens` has the token ids. `document_starts` has one bit per token, lowest
+bit first; the bit is set if a document begins with the token. Frames of full records have equal
+sizes, so the offset of a record in its file is a product.
 """
 
 import contextlib
-import dataclasses
 
 import numpy as np
 
-from txl_tf.config.base import FrozenConfig
 from txl_tf.errors import DataDamagedError
 from txl_tf.imports import tensorflow as tf
 
@@ -21,17 +19,19 @@ DOCUMENT_STARTS_FEATURE = "document_starts"
 LENGTH_BYTES = 8
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-_REMEDY = "Restore the file, or prepare the data set again."
+RECORDS_REMEDY = "Restore the file, or prepare the data set again."
 
 
 def token_dtype(token_bytes: int) -> np.dtype:
-    """Returns the little-endian type of stored tokens that are 1, 2 or 4 bytes wide."""
+    """Returns the little-endian type of stored tokens with 1, 2 or 4 bytes each."""
     return np.dtype({1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes])
 
 
 def frame_bytes(num_tokens: int, token_bytes: int) -> int:
     """Returns the size of a record's frame in its file, in bytes."""
-    # Computed, not serialized: a damaged manifest may claim a size that exceeds memory.
+    # Nothing is serialized to find the size, because a damaged manifest may claim more tokens than
+    # memory can hold. A feature is three messages within each other: a list of bytes, a feature,
+    # and an entry of the map by name.
     entries = sum(
         _field_bytes(_field_bytes(len(name)) + _field_bytes(_field_bytes(_field_bytes(num_bytes))))
         for name, num_bytes in (
@@ -45,7 +45,10 @@ def frame_bytes(num_tokens: int, token_bytes: int) -> int:
 def parse_frame(
     frame: bytes, num_tokens: int, token_bytes: int, *, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parses a frame into its tokens and a bool vector of document starts, or DataDamagedError."""
+    """Parses a frame into its tokens and a bool vector of document starts.
+
+    Raises DataDamagedError, with the place `where`, if the frame does not have these tokens.
+    """
     from google.protobuf.message import DecodeError
 
     values = {}
@@ -57,23 +60,17 @@ def parse_frame(
     tokens, bits = (values.get(name, b"") for name in (TOKENS_FEATURE, DOCUMENT_STARTS_FEATURE))
     if len(tokens) != num_tokens * token_bytes or len(bits) != -(-num_tokens // 8):
         raise DataDamagedError(
-            f"The record is damaged: it must hold {num_tokens} tokens.", where=where, remedy=_REMEDY
+            f"The record is damaged: it must hold {num_tokens} tokens.",
+            where=where,
+            remedy=RECORDS_REMEDY,
         )
     starts = np.unpackbits(np.frombuffer(bits, np.uint8), count=num_tokens, bitorder="little")
     return np.frombuffer(tokens, dtype=token_dtype(token_bytes)), starts.astype(bool)
 
 
 def _field_bytes(num_bytes: int) -> int:
-    """Size of a protocol buffer's field: its tag, its length in groups of 7 bits, its content."""
+    """Returns the size of a field of a protocol buffer with `num_bytes` of content.
+
+    A field has a tag of one byte, its length in bytes with 7 bits each, and its content.
+    """
     return 1 + max(1, -(-num_bytes.bit_length() // 7)) + num_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardManifest(FrozenConfig):
-    """One shard: a file, in the folder of the data set, of consecutive records of a split."""
-
-    file: str
-    tokens: int
-    records: int
-    bytes: int
-    sha256: str

@@ -11,7 +11,7 @@ import numpy as np
 from txl_tf.data.text import Document, Reread, byte_range, pieces_of, text_changed
 from txl_tf.errors import DataDamagedError
 
-# Documents are identified by their first 64 KiB: shared beginnings are shorter.
+# Documents are identified by their first 64 KiB, because different documents rarely share more.
 _HASHED_BYTES = 1 << 16
 
 
@@ -23,30 +23,35 @@ def split_by_fraction(
     seed: int = 0,
     where: str = "the input",
 ) -> dict[str, Iterable[Document]]:
-    """Divides documents into train, valid and test by their bytes.
+    """Divides documents into train, valid and test by their size in bytes.
 
-    Documents are sorted by the SHA-256 of the seed and of their first 64 KiB. Valid and test take
-    documents from the beginning of this order until they have their fraction of the bytes, as
-    nearly as whole documents allow. Within a split the documents stay in the order of the input.
-    Equal documents are in the same split.
+    Documents are sorted by the SHA-256 of the seed and their first 64 KiB. First valid, then test
+    gets documents from the beginning of this order, until it has its fraction of the bytes as
+    nearly as whole documents allow. Equal documents are in the same split. Within a split the
+    documents have the order of the input.
 
     A single document is cut into train, valid and test, in this order. Each cut is at the nearest
-    line end (LF, CR LF or CR) within 0.5 % of the text, else at white space there or within 16
-    bytes, else between characters.
+    line end (LF, CR LF or CR) within 0.5 % of the text. Without one it is at white space within the
+    same distance or 16 bytes, and without that between two characters.
 
-    The documents are read here, and once for every later use. Memory holds 20 bytes per document.
+    The documents are read once here, and again for every use of a split. Memory holds about 20
+    bytes per document.
 
     Args:
         documents: iterable of documents that can be iterated more than once.
-        valid_fraction: float in `[0, 1)`. Fraction of the bytes; `0` omits the split. Defaults to
-            `0.05`.
-        test_fraction: float in `[0, 1)`. Likewise. Defaults to `0.05`.
+        valid_fraction: float in `[0, 1)`. Fraction of the bytes for valid; `0` omits the split.
+            Defaults to `0.05`.
+        test_fraction: float in `[0, 1)`. Fraction of the bytes for test; `0` omits the split.
+            Defaults to `0.05`.
         seed: int. Seed of the order. Defaults to `0`.
         where: str. Name of the input, for errors.
 
+    Returns:
+        Dict of split name to an iterable of documents, which can be iterated more than once.
+
     Raises:
         ValueError: If the fractions leave nothing to train on.
-        DataDamagedError: If there are no documents, or too few.
+        DataDamagedError: If there is no text, or there are too few documents for a split.
     """
     fractions = {"valid": valid_fraction, "test": test_fraction}
     if min(fractions.values()) < 0 or not valid_fraction + test_fraction < 1:
@@ -57,7 +62,7 @@ def split_by_fraction(
     names = ["train", *(name for name, fraction in fractions.items() if fraction)]
     hashes, sizes = _survey(documents, seed)
     if not sizes.sum():
-        raise _too_little("The input has no text.", where)
+        raise _too_little_error("The input has no text.", where)
     if len(names) == 1:
         return {"train": documents}
     if len(sizes) == 1:
@@ -68,7 +73,7 @@ def split_by_fraction(
         parts[_choose_documents(hashes, sizes, parts == 0, target)] = number
     for number, name in enumerate(names):
         if number not in parts:
-            raise _too_little(
+            raise _too_little_error(
                 f"{len(sizes)} documents are too few, or too much alike, to have a {name} split.",
                 where,
             )
@@ -94,7 +99,10 @@ def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.nd
 def _choose_documents(
     hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: float
 ) -> np.ndarray:
-    """Selects free documents of about `target` bytes for a split."""
+    """Returns a mask of free documents for a split that have about `target` bytes together.
+
+    Documents with more than twice these bytes are left to other splits if possible.
+    """
     free = np.flatnonzero(is_free)
     order = free[np.argsort(hashes[free], kind="stable")]
     fitting = order[sizes[order] <= 2 * target]
@@ -103,14 +111,14 @@ def _choose_documents(
     if not len(fitting):
         fitting = order[np.argsort(sizes[order], kind="stable")][:1]
     totals = np.cumsum(sizes[fitting].astype(np.float64))
-    # At least one document, then the total nearest to the target.
+    # At least one document, then as many as bring the total nearest to the target.
     count = 1 + int(np.argmin(np.abs(totals - target)))
     return is_free & np.isin(hashes, hashes[fitting[:count]])
 
 
-def _documents_of_split(documents: Iterable[Document], is_chosen: np.ndarray) -> Iterator[Document]:
-    """Yields the documents of one split."""
-    for document, is_own in itertools.zip_longest(documents, is_chosen):
+def _documents_of_split(documents: Iterable[Document], is_member: np.ndarray) -> Iterator[Document]:
+    """Yields the documents of one split; StorageError if their number has changed."""
+    for document, is_own in itertools.zip_longest(documents, is_member):
         if document is None or is_own is None:
             raise text_changed()
         if is_own:
@@ -122,16 +130,16 @@ def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[b
     return byte_range(pieces_of(next(iter(documents), b"")), start, stop)
 
 
-# Limits of how far a cut moves: fractions of the text and of the smallest split, and bytes.
-_MOST_OF_TEXT = 0.005
-_MOST_OF_SPLIT = 0.25
-_MOST_BYTES = 1 << 16
+# A cut moves at most this fraction of the text and of the smallest split, and these bytes.
+_MAX_TEXT_FRACTION = 0.005
+_MAX_SPLIT_FRACTION = 0.25
+_MAX_MOVE_BYTES = 1 << 16
 _LINE_END = re.compile(rb"\r\n?|\n")
 _WHITE_SPACE = re.compile(rb"[ \t\x0b\x0c]")
 _CHARACTER = re.compile(rb"(?=[^\x80-\xbf])")
-# A character has at most four bytes.
+# A character has at most four bytes in UTF-8.
 _CHARACTER_BYTES = 4
-# A cut leaves shorter words whole, such as numbers.
+# A cut never divides a word of fewer bytes, such as a number.
 _WORD_BYTES = 16
 
 
@@ -140,7 +148,9 @@ def _cut_one(
 ) -> dict[str, Iterable[Document]]:
     train, before_test = 1 - fractions["valid"] - fractions["test"], 1 - fractions["test"]
     smallest = min(part for part in (train, *fractions.values()) if part)
-    reach = min(int(size * min(_MOST_OF_TEXT, smallest * _MOST_OF_SPLIT)), _MOST_BYTES)
+    reach = min(
+        int(size * min(_MAX_TEXT_FRACTION, smallest * _MAX_SPLIT_FRACTION)), _MAX_MOVE_BYTES
+    )
     first = _cut(documents, size, round(size * train), reach)
     second = _cut(documents, size, round(size * before_test), reach) if fractions["test"] else size
     bounds = {"train": (0, first), "valid": (first, second), "test": (second, size)}
@@ -149,13 +159,15 @@ def _cut_one(
         if name != "train" and not fractions[name]:
             continue
         if start >= stop:
-            raise _too_little(f"The only document is too short to have a {name} split.", where)
+            raise _too_little_error(
+                f"The only document is too short to have a {name} split.", where
+            )
         splits[name] = (Reread(_stretch, documents, start, stop),)
     return splits
 
 
 def _cut(documents: Iterable[Document], size: int, target: int, reach: int) -> int:
-    """Returns the best cut near a target: a line end, white space or a character."""
+    """Returns the best place near a target: after a line end, white space or a character."""
     margin = max(reach, _WORD_BYTES) + _CHARACTER_BYTES
     start = max(0, target - margin)
     window = b"".join(_stretch(documents, start, min(size, target + margin)))
@@ -164,8 +176,7 @@ def _cut(documents: Iterable[Document], size: int, target: int, reach: int) -> i
 
 def _best_cut(window: bytes, target: int, reach: int) -> int:
     spaces = (_WHITE_SPACE, max(reach, _WORD_BYTES))
-    most = ((_LINE_END, reach), spaces, (_CHARACTER, _CHARACTER_BYTES))
-    for pattern, tolerance in most:
+    for pattern, tolerance in ((_LINE_END, reach), spaces, (_CHARACTER, _CHARACTER_BYTES)):
         ends = [match.end() for match in pattern.finditer(window)]
         nearest = min(ends, key=lambda end: abs(end - target), default=-1 - tolerance)
         if abs(nearest - target) <= tolerance:
@@ -173,7 +184,7 @@ def _best_cut(window: bytes, target: int, reach: int) -> int:
     return target
 
 
-def _too_little(what: str, where: str) -> DataDamagedError:
+def _too_little_error(what: str, where: str) -> DataDamagedError:
     return DataDamagedError(
         what,
         where=where,

@@ -1,4 +1,4 @@
-"""Units of text during preparation: documents, their pieces, work batches and counts."""
+"""Units of text in a preparation: documents, their pieces, batches of work, and counts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
@@ -8,15 +8,15 @@ import numpy as np
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, document_bytes
 from txl_tf.errors import StorageError
 
-# A long document can come in pieces, so that it need not fit into memory.
+# A long document is an iterable of pieces, so that it need not fit into memory.
 Document = str | bytes | Iterable[bytes]
 Splits = Mapping[str, Iterable[Document]]
-"""Documents by the name of their split, in the order to be read."""
+"""Documents by the name of their split, in reading order."""
 _Result = TypeVar("_Result")
 
 
 def pieces_of(document: Document) -> Iterable[bytes]:
-    """Returns the pieces of a document as they are given."""
+    """Returns the pieces of a document; a str or bytes is one piece."""
     return (document_bytes(document),) if isinstance(document, bytes | str) else document
 
 
@@ -32,10 +32,11 @@ class Reread:
 
 
 class DocumentPiece(NamedTuple):
-    """Piece of a document, by default a whole one, that can be encoded and counted on its own.
+    """Piece of a document that can be encoded and counted without its neighbours.
 
-    `offset_lines` counts the line feeds before the piece. `continues_word` means that the byte
-    before is no white space.
+    The defaults describe a whole document. `document` is the number of the document in its
+    split, from 0. `offset_bytes` and `offset_lines` count the bytes and line feeds of the document
+    before the piece. `continues_word` is true if the byte before the piece is not white space.
     """
 
     text: bytes
@@ -49,16 +50,18 @@ class DocumentPiece(NamedTuple):
     continues_word: bool = False
 
 
-# Large enough that sending a batch costs little, small enough to hold dozens.
+# A batch is so large that sending it to a worker costs little, and so small that dozens fit into
+# memory.
 BATCH_BYTES = 1 << 19
 _MAX_PIECES = 4096
 _SPACES = b" \t\n\r\x0b\x0c"
 
 
 def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[DocumentPiece]]:
-    """Groups pieces into lists of half a mebibyte of text or more, in order, across documents.
+    """Groups the pieces of a split, in order and across documents, into batches for workers.
 
-    A list also ends at 4,096 pieces. A document without text is a piece without text.
+    A batch ends when it has half a mebibyte of text or 4,096 pieces. A document without text is one
+    piece without text.
     """
     batch: list[DocumentPiece] = []
     num_bytes = 0
@@ -76,9 +79,9 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
 def document_pieces(
     document: Document, split: str = "", number: int = 0
 ) -> Iterator[DocumentPiece]:
-    """Yields the pieces of a document that have text; one without text if there are none.
+    """Yields the pieces of a document that have text, or one empty piece if no piece has text.
 
-    No CR LF is cut: a CR at the end of a piece begins the next one.
+    No CR LF is divided: a CR at the end of a piece is moved to the beginning of the next one.
     """
     piece = DocumentPiece(b"", split, number)
     for text in pieces_of(document):
@@ -107,7 +110,7 @@ def map_pieces(
 ) -> list[_Result]:
     """Applies a function of text, `begins_line` and `ends_document` to pieces.
 
-    Raises DataDamagedError, with the place in the document, for an InvalidTextError.
+    Turns an InvalidTextError of the function into a DataDamagedError with the place of the text.
     """
     results = []
     for piece in pieces:
@@ -124,15 +127,15 @@ def map_pieces(
 
 
 _IS_SPACE = np.isin(np.arange(256), list(_SPACES))
-# Bytes 0x80 to 0xBF continue a UTF-8 character; read as signed they are the lowest.
+# Bytes 0x80 to 0xBF continue a UTF-8 character. As int8 they are -128 to -65, below all others.
 _FIRST_NOT_CONTINUATION = -64
 
 
 class TextCounts(NamedTuple):
-    """Counts of text: UTF-8 code points, words between ASCII white space, and documents.
+    """Counts of text: bytes, UTF-8 characters, words between ASCII white space, and documents.
 
-    Characters are the bytes that do not continue a code point, so any bytes can be counted. A word
-    may cross the pieces of a document.
+    A character is a byte that does not continue another character, so any bytes can be counted. A
+    word that continues in the next piece counts once.
     """
 
     bytes: int = 0
@@ -142,8 +145,9 @@ class TextCounts(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Sequence[DocumentPiece]) -> Self:
-        """Counts consecutive pieces, at least one; see `total`."""
-        # With a space before every piece that does not continue a word, a word follows a space.
+        """Counts one or more consecutive pieces; `total` adds up such counts."""
+        # A space is put before each piece that does not continue a word. Then each new word follows
+        # a space, and no continued word does.
         spaced = [piece.text if piece.continues_word else b" " + piece.text for piece in pieces]
         values = np.frombuffer(b"".join(spaced), np.int8)
         is_space = _IS_SPACE[values.view(np.uint8)]
@@ -158,7 +162,7 @@ class TextCounts(NamedTuple):
 
     @classmethod
     def total(cls, counts: Iterable[Self]) -> Self:
-        """Adds up the counts of several batches, at least one."""
+        """Adds up the counts of one or more batches."""
         return cls(*map(sum, zip(*counts, strict=True)))
 
 
@@ -166,7 +170,7 @@ PIECE_BYTES = 1 << 20
 
 
 def text_changed() -> StorageError:
-    """Returns the error for a text that is not the same at its second reading."""
+    """Returns the error for a text that differs from its first reading."""
     return StorageError(
         "The text changed while it was read.", remedy="Start again, and do not change the text."
     )
@@ -189,10 +193,11 @@ def byte_range(blocks: Iterable[bytes], start_byte: int, stop_byte: int) -> Iter
 
 
 def split_at_lines(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Cuts a stream of bytes at line ends; the cuts do not depend on the blocks it arrives in.
+    """Cuts a stream of bytes into pieces at line ends; the blocks do not determine the cuts.
 
-    A piece ends after the last line feed of its second half, else after a space, else between two
-    characters. Only lines longer than half of `piece_bytes` are cut.
+    A piece has up to `piece_bytes` bytes. It ends after the last line feed in its second half.
+    Without one it ends after the last space there, and without that between two characters. So
+    only lines longer than half of `piece_bytes` are divided.
     """
     rest = bytearray()
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Batches of texts or token ids in memory, in the order that memory needs.
+"""Batches of texts or token ids in main memory, in the order that the memory of a model needs.
 
 Letters: B rows, T segment length, S segments of each row.
 """
@@ -26,28 +26,28 @@ def ordered_batches(
     batch_size: int,
     segment_length: int,
 ) -> Any:
-    """Makes batches in which row `r` continues row `r` of the batch before.
+    """Makes batches in which row `r` continues row `r` of the previous batch.
 
-    The texts are encoded one after the other, as `txl prepare` does, and cut into `B` pieces of
-    equal length. Each row reads one piece, segment by segment. Every token of a piece is an input
-    once. The rest that does not fill a segment of every row is dropped.
+    The texts are encoded and joined, as `txl prepare` does, and cut into `B` pieces of equal
+    length. Each row reads one piece, segment by segment, so that every token of a piece is an input
+    once. Tokens at the end that do not fill a segment of every row are dropped.
 
     Args:
-        texts_or_ids: str, bytes, or a vector or list of token ids; or an iterable of
-            such documents.
+        texts_or_ids: str, bytes, or a vector or list of token ids; or an iterable of such
+            documents.
         tokenizer: `Tokenizer`, or `None` if all documents are token ids.
         batch_size: int. Rows `B`.
         segment_length: int. Tokens `T` of a row in each batch.
 
     Returns:
-        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`; `y` has the token after each of `x`. Its
-        `len` is `S`, the number of steps. If JAX is the backend of Keras, TensorFlow may be
-        missing: then a `keras.utils.PyDataset`, which `fit` of Keras reads likewise.
+        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`. `y` has the token after each token of `x`.
+        The length of the data set is `S`, the number of steps. If JAX is the backend of Keras, the
+        result is a `keras.utils.PyDataset` with the same elements, which needs no TensorFlow.
 
     Raises:
-        TypeError: If a document is of another type.
-        ValueError: If there are too few tokens, an id is not in the vocabulary, a text
-            cannot be encoded, or there is no tokenizer for it.
+        TypeError: If a document has another type.
+        ValueError: If there are too few tokens, an id is not in the vocabulary, a text cannot be
+            encoded, or there is a text but no tokenizer.
 
     Example:
     ```python
@@ -86,7 +86,7 @@ def ordered_batches(
 
 
 class _Batches(keras.utils.PyDataset):
-    """Batches that Keras' `fit` reads where TensorFlow is not installed."""
+    """Batches that `fit` of Keras reads without TensorFlow."""
 
     def __init__(self, *arrays: np.ndarray) -> None:
         super().__init__()
@@ -102,9 +102,9 @@ class _Batches(keras.utils.PyDataset):
 def token_stream(
     texts_or_ids: Any, tokenizer: Tokenizer | None, vocabulary_size: int
 ) -> np.ndarray:
-    """Encodes documents and joins them, in the narrowest record type for the vocabulary size.
+    """Encodes documents and joins their ids, in the narrowest stored type for the vocabulary size.
 
-    Arguments and errors equal those in `ordered_batches`, except for the minimum length.
+    Arguments and errors are the same as for `ordered_batches`, except that any length is allowed.
     """
     dtype = narrowest_token_dtype(vocabulary_size)
     parts = [np.zeros(0, dtype)]
@@ -126,7 +126,7 @@ def token_stream(
 
 
 def _documents(value: Any) -> Iterator[str | bytes | np.ndarray]:
-    """Yields texts and vectors of ids in order, from any nesting."""
+    """Yields the texts and vectors of ids in a value, in order, at any depth of nesting."""
     if isinstance(value, list | tuple) and all(isinstance(e, int | np.integer) for e in value):
         value = np.asarray(value)
     elif hasattr(value, "__array__") and not isinstance(value, str | bytes):

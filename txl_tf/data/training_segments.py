@@ -1,11 +1,8 @@
-"""Plan of the tokens that every row reads at every step, and the reader that follows it.
+"""Reader of a prepared split that follows the plan of its segments.
 
-Letters: B rows over all replicas, b rows of one replica, T segment length, S segments per epoch and
-row.
+Letters: b rows of one replica, T segment length.
 """
 
-import dataclasses
-import hashlib
 import os
 from collections.abc import Mapping
 
@@ -14,6 +11,7 @@ import tensorflow as tf
 
 from txl_tf.data.prepared_dataset import PreparedDataset, verify_shard
 from txl_tf.data.records import DOCUMENT_STARTS_FEATURE, TOKENS_FEATURE, frame_bytes, token_dtype
+from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.errors import DataDamagedError, StorageError, first_line
 from txl_tf.storage.files import is_remote
 
@@ -23,83 +21,21 @@ _REMOTE_BUFFER_BYTES = 16 << 10
 _PREFETCHED_BATCHES = 16
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentPlan:
-    """The order in which a token stream is read.
-
-    The stream is cut into `B * S` segments of `T` tokens. Row `r` reads the `S` segments from
-    `r * S` on, one per step, so that its memory always holds the text before. With `rotate`, each
-    epoch begins at another place: the cuts move by fewer than a batch's tokens, and row 0 begins at
-    another segment; the segments after the last one continue at the first. The places follow from
-    the fingerprint, the seed and the epoch by SHA-256, and so never change. Raises DataDamagedError
-    for a stream shorter than one batch.
-    """
-
-    num_tokens: int
-    num_rows: int
-    segment_length: int
-    seed: int = 0
-    fingerprint: str = ""
-    rotate: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps_per_epoch <= 0:
-            min_tokens = self.num_rows * self.segment_length + 1
-            raise DataDamagedError(
-                f"The text has too few tokens for one batch: {self.num_tokens}, not {min_tokens}.",
-                where=f"batch of {self.num_rows} rows with {self.segment_length} tokens each, and "
-                "the token after the last",
-                remedy="Use more text, fewer rows or shorter segments.",
-            )
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Segments `S` that each row reads in an epoch, one in each step."""
-        return (self.num_tokens - 1) // (self.num_rows * self.segment_length)
-
-    @property
-    def num_segments(self) -> int:
-        """Segments `B * S` that all rows together read in an epoch."""
-        return self.num_rows * self.steps_per_epoch
-
-    @property
-    def tail_tokens(self) -> int:
-        """Tokens that an epoch reads neither as input nor as target."""
-        return self.num_tokens - 1 - self.num_segments * self.segment_length
-
-    def rotation(self, epoch: int) -> tuple[int, int]:
-        """Returns by how many tokens an epoch moves the cuts, and the first segment of row 0."""
-        if not self.rotate:
-            return 0, 0
-        digest = hashlib.sha256(f"{self.fingerprint}:{self.seed}:{epoch}".encode()).digest()
-        shift_tokens = int.from_bytes(digest[:16], "big") % (self.tail_tokens + 1)
-        first_segment = int.from_bytes(digest[16:], "big") % self.num_segments
-        return shift_tokens, first_segment
-
-    def positions(self, step: int) -> np.ndarray:
-        """Returns the first token of every row's segment, int64 `[B]`.
-
-        `step` is counted from 0 over all epochs.
-        """
-        epoch, epoch_step = divmod(step, self.steps_per_epoch)
-        shift_tokens, first_segment = self.rotation(epoch)
-        rows = np.arange(self.num_rows, dtype=np.int64)
-        segments = rows * self.steps_per_epoch + epoch_step + first_segment
-        return shift_tokens + segments % self.num_segments * self.segment_length
-
-    def starts(self, step: int) -> np.ndarray:
-        """Returns which rows do not continue their last segment, bool `[B]`; at step 0 all."""
-        if step == 0:
-            return np.ones(self.num_rows, dtype=bool)
-        return self.positions(step) != self.positions(step - 1) + self.segment_length
-
-
 class TrainingSegments:
     """Reader of one split in the order of a plan.
 
-    Its data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
-    slice, outside this process. The plan is for the tokens of the split. Raises ValueError if there
-    is no such split.
+    Its data sets consist of TensorFlow operations only, so that they also run outside this process,
+    on the hosts of a TPU slice. A stretch is a sequence of consecutive segments that one row reads.
+
+    Args:
+        dataset: `PreparedDataset`.
+        split: str. Name of the split.
+        plan: `SegmentPlan` for the number of tokens of the split.
+        with_document_starts: bool. If `True`, batches tell where documents begin. Defaults to
+            `False`.
+
+    Raises:
+        ValueError: If there is no such split.
     """
 
     def __init__(
@@ -125,17 +61,25 @@ class TrainingSegments:
     def dataset_fn(
         self, first_step: int, rows: range, per_replica_rows: int, num_steps: int
     ) -> tf.data.Dataset:
-        """Makes the data set of one host for the steps from `first_step` on.
+        """Makes the data set of one host. Tokens before `first_step` are not read.
 
-        An element is a batch of one replica: `token_ids` and `target_ids`, int32 `[b, T]`, and
-        `start_of_stream`, bool `[b]`, which is true if a row does not continue its last segment;
-        with `with_document_starts` also `document_starts`, bool `[b, T]`, true for the first token
-        of each document. The replicas take turns: the first element belongs to the first replica at
-        `first_step`, the next one to the second replica, and so on, then the next step follows.
-        Nothing before the first step is read.
+        Args:
+            first_step: int. First step, counted from 0 over all epochs.
+            rows: range. Rows of this host. Numbers from the plan's number of rows on repeat the
+                rows of the plan from row 0 on, so that all hosts have equal shares.
+            per_replica_rows: int. Rows `b` of one replica.
+            num_steps: int. Number of steps.
 
-        `rows` of this host beyond the plan's repeat its rows from row 0 on, to give all hosts equal
-        shares. Raises ValueError unless `per_replica_rows` divides their number.
+        Returns:
+            `tf.data.Dataset` whose elements are batches of one replica: `token_ids` and
+            `target_ids`, int32 `[b, T]`, and `start_of_stream`, bool `[b]`, which is true if a row
+            does not continue its previous segment. With `with_document_starts` also
+            `document_starts`, bool `[b, T]`, which is true for the first token of each document.
+            The replicas take turns: the first element is for the first replica at `first_step`,
+            the next one for the second replica, and so on; then the next step follows.
+
+        Raises:
+            ValueError: If `per_replica_rows` does not divide the number of rows.
         """
         if len(rows) % per_replica_rows:
             raise ValueError(
@@ -156,8 +100,8 @@ class TrainingSegments:
                 widened["document_starts"] = tf.ensure_shape(segments["document_starts"], shape)
             return widened
 
-        # On a local disk decoding is far faster than training. From a store each row waits for its
-        # own requests only; the order stays the same.
+        # From a store rows are read in parallel, so that no row waits for the requests of another;
+        # their order stays the same. From a local disk one thread is far faster than training.
         segments = tf.data.Dataset.range(len(rows)).interleave(
             read_row,
             cycle_length=len(rows),
@@ -168,15 +112,15 @@ class TrainingSegments:
         batches = segments.batch(per_replica_rows, drop_remainder=True).map(widen)
         options = tf.data.Options()
         options.deterministic = True
-        # Nothing here has a degree to tune, and the tuning thread may miss that the iterator ends:
-        # deleting the iterator then waits for its next round, up to a minute.
+        # There is no degree of parallelism to tune. The tuning thread may miss that the iterator
+        # ends; deleting the iterator then waits for the thread's next round, up to a minute.
         options.autotune.enabled = False
-        # The rows are dealt to hosts by the caller; sharding again would lose some.
+        # The caller has divided the rows among the hosts; sharding them again would lose some.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
     def describe_row(self, step: int, row: int) -> str:
-        """Describes for a message where the segment of a row is stored: tokens, file and record."""
+        """Describes in words where the segment of a row is stored: its tokens, file and record."""
         first = int(self._plan.positions(step)[row])
         last = first + self._plan.segment_length - 1
         index = int(np.searchsorted(self._shard_starts, first, side="right")) - 1
@@ -185,9 +129,9 @@ class TrainingSegments:
         return f"row {row} (tokens {first} to {last}, from {place})"
 
     def explain_data_loss(self, error: Exception) -> DataDamagedError | StorageError:
-        """Returns the error to raise for one of TensorFlow while reading.
+        """Returns the error to raise in place of an error of TensorFlow that reading has raised.
 
-        It names the first file that differs from the manifest, or reports that no file does.
+        It names the first file that differs from the manifest, or reports that no file differs.
         """
         for shard in self._shards:
             try:
@@ -201,10 +145,10 @@ class TrainingSegments:
         )
 
     def _stretches(self, rows: range, first_step: int, num_steps: int) -> tuple[np.ndarray, ...]:
-        """Returns the stretches of consecutive segments of each row, two per epoch.
+        """Returns the stretches of each row: two for each epoch, before and after the last segment.
 
-        The arrays `[rows, stretches]` are the first token, the number of segments, which may be 0,
-        and whether memory is reset before.
+        The three arrays `[rows, stretches]` are the first token, the number of segments, which may
+        be 0, and whether memory is reset before the stretch.
         """
         plan, steps, stop_step = self._plan, self._plan.steps_per_epoch, first_step + num_steps
         first_steps = [first_step, *range((first_step // steps + 1) * steps, stop_step, steps)]
@@ -213,7 +157,7 @@ class TrainingSegments:
         first_tokens = np.stack([plan.positions(step) for step in first_steps], axis=1)[own_rows]
         starts = np.stack([plan.starts(step) for step in first_steps], axis=1)[own_rows]
         shifts = np.array([plan.rotation(step // steps)[0] for step in first_steps])
-        # A row that reaches the last segment continues at the first one.
+        # A row that reaches the last segment of the stream continues at the first one.
         until_last = plan.num_segments - (first_tokens - shifts) // plan.segment_length
         before = np.minimum(counts, until_last)
         stretches = (
@@ -226,8 +170,8 @@ class TrainingSegments:
     def _read_stretch(
         self, first_token: tf.Tensor, num_segments: tf.Tensor, starts: tf.Tensor
     ) -> tf.data.Dataset:
-        """Reads consecutive segments, starting at the record of the first token."""
-        # 1. The shards from the first token to the target of the last one.
+        """Reads the segments of a stretch, from the record with its first token on."""
+        # 1. The shards from the first token to the last target.
         shard_starts = tf.constant(self._shard_starts, tf.int64)
         paths = tf.constant([os.path.join(self._folder, shard.file) for shard in self._shards])
         last_token = first_token + num_segments * self._plan.segment_length
@@ -235,7 +179,8 @@ class TrainingSegments:
             shard_starts, tf.stack([first_token, last_token]), side="right", out_type=tf.int64
         )
         shard, shard_stop = shard_range[0] - 1, shard_range[1]
-        # 2. Records from the one with the first token on: full records have equal frames.
+        # 2. The records from the one with the first token on. Frames of full records have equal
+        # sizes, so its offset is known.
         token_in_shard = first_token - shard_starts[shard]
         byte_offset = token_in_shard // self._tokens_per_record * self._frame_bytes
         records = tf.raw_ops.TFRecordDatasetV2(
@@ -247,12 +192,12 @@ class TrainingSegments:
             ),
         )
         tokens = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
-        # 3. Segments, cut from records and the tokens that the record before left over.
+        # 3. The segments, cut from each record and the tokens that the previous record left over.
         skipped_tokens = token_in_shard % self._tokens_per_record
         empty = tf.zeros([0], self._stored_type)
         left_over = (empty, tf.zeros([0], tf.bool)) if self._with_document_starts else (empty,)
         segments = tokens.map(self._decode).scan((left_over, skipped_tokens, starts), self._cut)
-        # Fewer segments than planned would misalign the rows.
+        # A missing segment must be an error, because it would misalign the rows.
         exactly = tf.data.experimental.assert_cardinality(num_segments)
         return segments.unbatch().take(num_segments).apply(exactly)
 
@@ -274,10 +219,12 @@ class TrainingSegments:
         state: tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor],
         record: tuple[tf.Tensor, ...],
     ) -> tuple[tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
-        """Cuts the left-over tokens and one more record into whole segments.
+        """Cuts the tokens that are left over and one more record into whole segments.
 
-        One token more than the segments is needed, because a segment's last target is the first
-        input of the next; that token is left over.
+        The state has the streams that are left over, the number of tokens to skip at the beginning
+        of the record, and whether memory is reset before the next segment. The segments need one
+        more token, because the last target of a segment is the first input of the next; that token
+        is left over again.
         """
         left_over, skipped_tokens, starts = state
         length = self._plan.segment_length

@@ -1,7 +1,7 @@
-"""Vocabularies that `txl prepare` builds from the text: characters, words, SentencePiece.
+"""Vocabularies that are built from the text of a data set: characters, words, SentencePiece.
 
-Workers count characters or words, and the counts decide the vocabulary. SentencePiece has its own
-trainer, which reads the text itself.
+Worker processes count characters or words, and the counts determine the vocabulary. SentencePiece
+has a trainer of its own, which reads the text in the calling process.
 """
 
 import abc
@@ -33,7 +33,7 @@ Progress = Callable[[str, int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyTraining(abc.ABC):
-    """Settings of a vocabulary, which is made of the text in `counted_splits`."""
+    """Settings of a vocabulary that is built from the text of the splits in `counted_splits`."""
 
     kind: ClassVar[str]
     counted_splits: tuple[str, ...] = ("train",)
@@ -41,13 +41,13 @@ class VocabularyTraining(abc.ABC):
     def train(self, splits: Splits, num_workers: int, progress: Progress) -> Tokenizer:
         """Counts the words or characters of the text, and builds the tokenizer.
 
-        The documents are read once here; `progress` gets the split and the bytes read since the
-        last call. Raises DataDamagedError if the text cannot give this vocabulary.
+        The documents are read once here. `progress` gets the name of the split and the bytes read
+        since the last call. Raises DataDamagedError if the text cannot give this vocabulary.
         """
         counts: Counter[Any] = Counter()
         with ordered_workers(self._count, num_workers) as count_all:
-            for split, num_bytes, found in count_all(self._batches(splits)):
-                counts.update(found)  # keeps the order of first occurrence
+            for split, num_bytes, batch_counts in count_all(self._batches(splits)):
+                counts.update(batch_counts)  # keeps the order of first occurrence
                 progress(split, num_bytes)
         with _vocabulary_errors():
             return self.build(counts)
@@ -65,7 +65,7 @@ class VocabularyTraining(abc.ABC):
         return pieces[0].split, sum(len(piece.text) for piece in pieces), counts
 
     def _split(self, text: bytes, begins_line: bool, ends_document: bool) -> Sequence[Any]:
-        """Splits text into the words or characters that are counted."""
+        """Splits text into the words or characters to be counted."""
         raise NotImplementedError
 
     def build(self, counts: Counter[Any]) -> Tokenizer:
@@ -74,7 +74,7 @@ class VocabularyTraining(abc.ABC):
 
 
 def _vocabulary_errors() -> contextlib.AbstractContextManager[None]:
-    """Converts the ValueError for a text that cannot give the requested vocabulary."""
+    """Turns the ValueError for a text that cannot give the vocabulary into DataDamagedError."""
     what = "The text cannot give this vocabulary"
     remedy = "Give more text, or another --vocabulary-size."
     return errors_as(DataDamagedError, ValueError, what, "", remedy)
@@ -82,40 +82,46 @@ def _vocabulary_errors() -> contextlib.AbstractContextManager[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _CountedTraining(VocabularyTraining):
-    """Base class of vocabularies by falling count, ties by first occurrence."""
+    """Base class of vocabularies whose tokens are sorted by falling count.
+
+    Tokens with equal counts are in the order of their first occurrence.
+    """
 
     min_frequency: int = 0
     vocabulary_size: int | None = None
     unknown_token: str | None = None
 
     def _tokens(self, counts: Counter[str], special: Sequence[str] = ()) -> list[str]:
-        """Returns the special tokens, the counted ones, and `unknown_token` if it is not in them.
+        """Returns the special tokens, then the counted ones, and last `unknown_token` if missing.
 
         Raises ValueError if `vocabulary_size` leaves no room for a counted token.
         """
         size, num_special = self.vocabulary_size, len(set(special))
         counted = [token for token, count in counts.most_common() if count >= self.min_frequency]
         tokens = list(dict.fromkeys((*special, *counted)))
-        kept = tokens[:size]
-        if self.unknown_token is not None and self.unknown_token not in kept:
-            kept = [*tokens[: None if size is None else size - 1], self.unknown_token]
+        vocabulary = tokens[:size]
+        if self.unknown_token is not None and self.unknown_token not in vocabulary:
+            vocabulary = [*tokens[: None if size is None else size - 1], self.unknown_token]
             num_special += 1
         if size is not None and size <= num_special:
             raise ValueError(
                 f"`vocabulary_size` must be more than {num_special}, the number of special tokens "
                 f"(for line ends and unknown text). Received: {size}"
             )
-        return kept
+        return vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CharacterTraining(_CountedTraining):
-    """Training of a character vocabulary, by falling count, ties by first occurrence.
+    """Training of a vocabulary of characters, sorted by falling count.
+
+    Characters with equal counts are in the order of their first occurrence.
 
     Args:
-        min_frequency: int. Defaults to `0`.
-        vocabulary_size: optional int, with `unknown_token`. Defaults to all characters.
-        unknown_token: optional str. Defaults to `None`.
+        min_frequency: int. Smallest count of a character in the vocabulary. Defaults to `0`.
+        vocabulary_size: optional int. Largest number of tokens, which includes `unknown_token`.
+            Defaults to all characters.
+        unknown_token: optional str. Token for other characters. Defaults to `None`.
     """
 
     kind = "characters"
@@ -125,7 +131,7 @@ class CharacterTraining(_CountedTraining):
 
     def build(self, counts: Counter[str]) -> CharacterTokenizer:
         tokens, unknown = self._tokens(counts), self.unknown_token
-        # The tokenizer adds the unknown token if it is no character of the text.
+        # The tokenizer itself adds the unknown token if it is not one of the characters.
         if counts.get(unknown or "", -1) < self.min_frequency:
             tokens = [token for token in tokens if token != unknown]
         return CharacterTokenizer(tokens, unknown_token=unknown)
@@ -133,17 +139,18 @@ class CharacterTraining(_CountedTraining):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordTraining(_CountedTraining):
-    """Training of a word vocabulary, in the order of the official code.
+    """Training of a vocabulary of words, in the order of the official code.
 
-    Special tokens come first, then words by falling count, ties by first occurrence. The token of
-    a line is put first and `unknown_token` last unless they are among the others.
+    Special tokens come first. Then follow words by falling count; words with equal counts are in
+    the order of their first occurrence. The token that marks lines comes before all others, and
+    `unknown_token` after all others, unless they are special tokens or words.
 
     Args:
-        rule: `WordRule`. How text is split into words.
-        special_tokens: tuple of str. Defaults to none.
-        unknown_token: optional str. Defaults to `None`.
-        min_frequency: int. Defaults to `0`.
-        vocabulary_size: optional int, with all tokens. Defaults to all words.
+        rule: `WordRule`. Rule that splits text into words.
+        special_tokens: tuple of str. First tokens of the vocabulary. Defaults to none.
+        unknown_token: optional str. Token for other words. Defaults to `None`.
+        min_frequency: int. Smallest count of a word in the vocabulary. Defaults to `0`.
+        vocabulary_size: optional int. Largest number of tokens of all kinds. Defaults to all words.
     """
 
     kind = "words"
@@ -163,9 +170,9 @@ class WordTraining(_CountedTraining):
         return WordTokenizer(tokens, self.rule, unknown_token=self.unknown_token)
 
 
-# The number of threads determines the order of summation, and so the result.
+# The number of threads determines the order of summation, and thereby the result.
 _NUM_THREADS = 2
-# The trainer skips longer lines; the learned pieces are far shorter.
+# The trainer would skip longer lines, so they are divided. Learned pieces are far shorter.
 _MAX_LINE_BYTES = 4096
 _MAX_LINES = 200_000
 
@@ -175,9 +182,10 @@ class SentencePieceTraining(VocabularyTraining):
     """Training of a SentencePiece model, in the calling process.
 
     The same text gives the same model on any number of cores. The model does not normalise text.
-    It has one piece that cannot occur, 256 for bytes, and characters that cover 99.95 % of the
-    text, before learned pieces. It is trained on at most 200,000 lines, sampled with a fixed seed.
-    A small text gives fewer pieces than `vocabulary_size`. Needs the package `sentencepiece`.
+    It has a piece for unknown text, which never occurs, 256 pieces for bytes, the characters that
+    cover 99.95 % of the text, and learned pieces. The trainer reads at most 200,000 lines, which it
+    samples with a fixed seed. A small text gives fewer pieces than `vocabulary_size`. The training
+    needs the package `sentencepiece`.
 
     Args:
         vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
@@ -192,7 +200,7 @@ class SentencePieceTraining(VocabularyTraining):
     def train(self, splits: Splits, num_workers: int, progress: Progress) -> Tokenizer:
         def texts() -> Iterator[str]:
             for batch in self._batches(splits):
-                # Not decoded by the trainer, which does not report where text is invalid.
+                # Text is decoded here, because the trainer does not report where text is invalid.
                 yield from map_pieces(lambda text, *_: decode_utf8(text), batch)
                 progress(batch[0].split, sum(len(piece.text) for piece in batch))
 
@@ -200,7 +208,10 @@ class SentencePieceTraining(VocabularyTraining):
             return self.train_on(texts())
 
     def train_on(self, texts: Iterable[str]) -> SentencePieceTokenizer:
-        """Trains on texts; raises ValueError for an impossible size, UsageError without package."""
+        """Trains a model on texts.
+
+        Raises ValueError for an impossible size, and UsageError if the package is missing.
+        """
         require_extra("sentencepiece", "sentencepiece", purpose="Training SentencePiece")
         import sentencepiece
 
@@ -243,7 +254,7 @@ class SentencePieceTraining(VocabularyTraining):
 
 def _short_lines(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        # NUL is encoded as a byte piece, and the trainer does not accept it.
+        # The trainer does not accept NUL, which the model encodes as a byte.
         for line in text.replace("\0", "").split("\n"):
             for part in split_at_lines([line.encode()], _MAX_LINE_BYTES):
                 yield part.decode()
@@ -257,7 +268,7 @@ def _rule_file(folder: str, source: str, target: str) -> str:
 
 
 def _without_paths(model: bytes) -> bytes:
-    """Removes file names, which vary between runs, and the limit type from a model."""
+    """Removes from a model the names of temporary files, which vary, and the kind of its limit."""
     from sentencepiece import sentencepiece_model_pb2
 
     messages: Any = sentencepiece_model_pb2

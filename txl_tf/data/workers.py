@@ -1,4 +1,4 @@
-"""Worker processes whose results keep the order of their inputs."""
+"""Worker processes whose results have the order of their inputs."""
 
 import collections
 import concurrent.futures
@@ -16,44 +16,49 @@ from txl_tf.errors import StorageError
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-Executor = concurrent.futures.ProcessPoolExecutor
 
 _ITEMS_PER_WORKER = 3
-"""Items in flight per worker."""
+"""Number of items per worker that are submitted but not yielded yet."""
 
 
 @contextlib.contextmanager
 def ordered_workers(
     function: Callable[[_Item], _Result], num_workers: int
 ) -> Iterator[Callable[[Iterable[_Item]], Iterator[_Result]]]:
-    """Provides a `map` of a picklable function in processes; results keep the order of the items.
+    """Provides a `map` of a picklable function that runs in worker processes.
 
-    Few items are read ahead, so memory does not grow with their number. With one worker the work is
-    done in this process. Otherwise workers are started on demand, by a server without threads,
-    because a fork of a process with threads, such as TensorFlow's, can hang; a script that starts
-    them needs `if __name__ == "__main__"`. Workers end with this process, even if it is killed.
-    The `map` raises StorageError if a worker has ended, else any exception of the items or the
-    function.
+    The results have the order of the items. Only a few items are read ahead, so memory does not
+    grow with their number. The `map` raises StorageError if a worker process has ended, and any
+    exception of the items or the function.
+
+    With one worker the function runs in this process. Otherwise a server process without threads
+    starts workers when they are needed, because a fork of a process with threads can hang,
+    and TensorFlow starts threads. A script with more than one worker needs
+    `if __name__ == "__main__"`. Workers end when this process ends, even if it is killed.
     """
     if num_workers == 1:
         yield functools.partial(map, function)
         return
     context = multiprocessing.get_context("forkserver")
-    # Imported once, and not again by each worker.
+    # The server imports this module once, so that no worker imports it again.
     context.set_forkserver_preload(["txl_tf.data.preparation"])
-    executor = Executor(num_workers, context, _begin_work, (function,))
+    executor = concurrent.futures.ProcessPoolExecutor(
+        num_workers, context, _begin_work, (function,)
+    )
     try:
         yield functools.partial(_ordered_results, executor, num_workers * _ITEMS_PER_WORKER)
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _ordered_results(executor: Executor, most_waiting: int, items: Iterable[Any]) -> Iterator[Any]:
+def _ordered_results(
+    executor: concurrent.futures.Executor, max_waiting: int, items: Iterable[Any]
+) -> Iterator[Any]:
     futures: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
     try:
         for item in items:
             futures.append(executor.submit(_work, item))
-            if len(futures) == most_waiting:
+            if len(futures) == max_waiting:
                 yield futures.popleft().result()
         while futures:
             yield futures.popleft().result()
@@ -70,9 +75,9 @@ _function: Any = None
 def _begin_work(function: Any) -> None:
     global _function
     _function = function
-    # Ctrl-C is meant for the parent process.
+    # Ctrl-C ends the parent process, which then ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Accelerators are left to training.
+    # Workers leave the accelerators to training.
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Program of JAX in which every device of a mesh takes a training step, and its state by row."""
+"""Program of JAX in which every device of a mesh takes a training step."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,59 +6,22 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from txl_tf.distribution.mesh_state import MeshState
 from txl_tf.distribution.mesh_strategy import MeshStrategy
-from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.step_context import MESH_AXIS
-from txl_tf.distribution.strategy import AnyStrategy
 from txl_tf.imports import jax
-
-
-class MeshState(ReplicaState):
-    """`ReplicaState` as arrays of all rows, which are divided over a mesh.
-
-    Inside a `MeshProgram` it has the rows of one device.
-    """
-
-    def _create(self, specs: Mapping[str, tf.TensorSpec]) -> None:
-        self.arrays = {
-            name: self._strategy.divided(
-                np.zeros([self._num_padded_rows, *spec.shape], spec.dtype.as_numpy_dtype)
-            )
-            for name, spec in specs.items()
-        }
-
-    def _named(self) -> dict[str, Any]:
-        return self.arrays
-
-    def _assign(self, values: Mapping[str, Any]) -> None:
-        self.arrays = {name: values[name].astype(old.dtype) for name, old in self.arrays.items()}
-
-    def _fetch(self) -> dict[str, np.ndarray]:
-        return {name: self._strategy.fetched(array) for name, array in self.arrays.items()}
-
-    def _load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        padding = self._num_padded_rows - self._num_rows
-        for name, dtype in self._dtypes.items():
-            widths = [(0, padding), *[(0, 0)] * (arrays[name].ndim - 1)]
-            array = np.pad(arrays[name].astype(dtype.as_numpy_dtype), widths)
-            self.arrays[name] = self._strategy.divided(array)
-
-
-def replica_state(
-    strategy: AnyStrategy, rows_per_replica: int, row_specs: Any, num_rows: int | None = None
-) -> ReplicaState:
-    """Creates the state of rows under a strategy of either backend, see `ReplicaState`."""
-    kind = MeshState if isinstance(strategy, MeshStrategy) else ReplicaState
-    return kind(strategy, rows_per_replica, row_specs, num_rows)
 
 
 class MeshProgram:
     """Compiled training step of all devices, which changes variables and states in place.
 
-    A step assigns variables as on TensorFlow. Here it is traced as a function of their values,
-    whose memory the next values take. Only what the step itself sums crosses devices.
+    `step` is written as for TensorFlow: it reads and assigns Keras variables and `MeshState`s. JAX
+    compiles only functions of arrays. So `step` is traced as a function that gets the values of
+    variables and states, the rows and the step before the loop, and returns the new values. Devices
+    exchange nothing but the sums that the step computes over the replicas.
+
+    With `rounds_products`, matrix products may round their float32 inputs.
     """
 
     def __init__(
@@ -78,14 +41,14 @@ class MeshProgram:
             mesh=strategy.mesh,
             in_specs=((whole, by_row), by_row, whole),
             out_specs=(whole, by_row),
-            # Gradients are of a device's own rows, until the step sums them.
+            # Gradients must be those of a device's own rows, because the step itself sums them.
             check_vma=False,
         )
-        self.function = jax.jit(stepped, donate_argnums=0)
-        """Function of the values of variables and states, inputs, and the step before the loop."""
+        # The new values of variables and states take the memory of the old ones.
+        self._function = jax.jit(stepped, donate_argnums=0)
 
-    def state(self) -> tuple[list[Any], list[dict[str, Any]]]:
-        """Returns the values of all variables, placed on the devices, and of all states."""
+    def _state(self) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Returns the values of all variables and all states, and places the former on devices."""
         whole = self._strategy.sharding(is_by_row=False)
         for variable in self._variables:
             if variable.value.sharding != whole:
@@ -96,46 +59,40 @@ class MeshProgram:
     def running(self) -> Iterator[Callable[[Mapping[str, np.ndarray], int], None]]:
         """Yields a function that takes a step; variables have their new values after the block.
 
-        Its arguments are the rows of this process, and the steps before the block. It does not wait
-        for the devices.
+        The arguments of the function are the rows of this process, and the number of steps before
+        the block. It does not wait for the devices.
         """
-        state = self.state()
+        state = self._state()
 
         def take_step(inputs: Mapping[str, np.ndarray], first_step: int) -> None:
             nonlocal state
             rows = {name: self._strategy.joined(array) for name, array in inputs.items()}
-            with self.products():
-                state = self.function(state, rows, np.int32(first_step))
+            with jax.default_matmul_precision(self._precision):
+                state = self._function(state, rows, np.int32(first_step))
 
         try:
             yield take_step
         finally:
-            self._set(state)
+            for variable, value in zip(self._variables, state[0], strict=True):
+                variable.assign(value)
+            for each, arrays in zip(self._states, state[1], strict=True):
+                each.arrays = arrays
 
     def lower(self, inputs: Mapping[str, Any]) -> Any:
-        """Lowers the step for inputs and states that may be mere shapes with a placement."""
+        """Lowers the step; inputs and states may be shapes with a placement, without values."""
         whole = self._strategy.sharding(is_by_row=False)
         values = [
             jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=whole) for each in self._variables
         ]
         first_step = jax.ShapeDtypeStruct((), np.int32, sharding=whole)
-        with self.products():
+        with jax.default_matmul_precision(self._precision):
             state = values, [each.arrays for each in self._states]
-            return self.function.lower(state, inputs, first_step)
-
-    def products(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the context of the program's matrix products: exact, or rounded if allowed."""
-        return jax.default_matmul_precision(self._precision)
-
-    def _set(self, state: tuple[list[Any], list[dict[str, Any]]]) -> None:
-        for variable, value in zip(self._variables, state[0], strict=True):
-            variable.assign(value)
-        for each, arrays in zip(self._states, state[1], strict=True):
-            each.arrays = arrays
+            return self._function.lower(state, inputs, first_step)
 
     def _stepped(self, state: Any, inputs: dict[str, Any], first_step: Any) -> Any:
+        """Takes a step on one device; returns the state after it."""
         values, arrays = state
-        held = [each.arrays for each in self._states]
+        arrays_before = [each.arrays for each in self._states]
         pairs = list(zip(self._variables, values, strict=True))
         try:
             with keras.StatelessScope(pairs) as scope:
@@ -145,5 +102,5 @@ class MeshProgram:
                 after = [scope.get_current_value(variable) for variable in self._variables]
             return after, [each.arrays for each in self._states]
         finally:
-            for each, rows in zip(self._states, held, strict=True):
+            for each, rows in zip(self._states, arrays_before, strict=True):
                 each.arrays = rows

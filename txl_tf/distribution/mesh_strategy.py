@@ -9,7 +9,7 @@ import numpy as np
 from txl_tf.distribution.step_context import MESH_AXIS
 from txl_tf.imports import jax, tensorflow as tf
 
-# Names of JAX, in lower case, and of Cloud TPU.
+# Generations of chips: their names in JAX, in lower case, and on Cloud TPU.
 _CHIPS = {
     "tpu v4": "v4",
     "tpu v5 lite": "v5e",
@@ -25,8 +25,9 @@ _CHIPS = {
 class MeshStrategy:
     """Mesh with one axis over devices of all processes, in the place of a `tf.distribute.Strategy`.
 
-    Weights are whole on every device. Rows are divided: the devices of a process have consecutive
-    ones. `devices` default to all.
+    Every device has all weights. Rows are divided: the devices of a process have consecutive rows.
+    `devices` defaults to all devices. `chip` is the generation of the chips, such as `v5e`, or
+    `None` if they are no TPUs or unknown.
     """
 
     def __init__(self, devices: Sequence[Any] | None = None) -> None:
@@ -34,6 +35,7 @@ class MeshStrategy:
         self.mesh = jax.sharding.Mesh(np.array(self.devices), (MESH_AXIS,))
         self.num_replicas_in_sync = len(self.devices)
         self.num_workers = len({each.process_index for each in self.devices})
+        self.chip: str | None = _CHIPS.get(self.devices[0].device_kind.lower())
 
     @property
     def is_chief(self) -> bool:
@@ -45,18 +47,13 @@ class MeshStrategy:
         """Kind of the devices: `CPU`, `GPU` or `TPU`."""
         return self.devices[0].platform.upper()
 
-    @property
-    def chip(self) -> str | None:
-        """Generation of the chips, such as `v5e`; `None` if they are no TPUs or unknown."""
-        return _CHIPS.get(self.devices[0].device_kind.lower())
-
     def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context without effect: variables are placed by `replicated`."""
+        """Returns a context without effect, because `replicated` places variables."""
         return contextlib.nullcontext()
 
     @property
     def input_context(self) -> "tf.distribute.InputContext":
-        """Share of this process in the rows."""
+        """Place of this process among the processes that read rows."""
         return tf.distribute.InputContext(
             num_input_pipelines=self.num_workers,
             input_pipeline_id=jax.process_index(),
@@ -81,7 +78,7 @@ class MeshStrategy:
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     def joined(self, array: np.ndarray) -> Any:
-        """Places the rows of this process beside the rows of the other processes."""
+        """Places the rows of this process on its devices, as a part of an array of all rows."""
         return jax.make_array_from_process_local_data(self.sharding(is_by_row=True), array)
 
     def fetched(self, array: Any) -> np.ndarray:
@@ -97,6 +94,6 @@ class MeshStrategy:
         """Adds up a number of each process in float64; all processes must call it."""
         from jax.experimental import multihost_utils
 
-        # As bits, because JAX would round a float64.
+        # The bits are exchanged, because JAX would round a float64.
         bits = np.array([value], np.float64).view(np.uint32)
         return float(np.asarray(multihost_utils.process_allgather(bits)).view(np.float64).sum())

@@ -3,8 +3,9 @@
 TensorFlow's own watcher does nothing on Cloud TPU. This module does not import TensorFlow, so a
 job can watch before that import, which takes seconds.
 
-A host of a slice that is told to stop writes a notice file, and its server keeps running. The
-training process finds the notice through the server, saves, marks the notice and exits.
+A slice has several hosts. A host that is told to stop writes a notice file, and TensorFlow's server
+on it keeps running. The training process finds the file through that server, saves, writes into the
+file that the host may exit, and exits itself.
 """
 
 import contextlib
@@ -28,15 +29,16 @@ _POLL_SECONDS = 60
 _FIRST_ANSWER_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 30.0
-# After this many unanswered requests the machine is not on Google Cloud.
+# After this many unanswered requests, the machine is taken to be outside Google Cloud.
 _NUM_TRIES = 3
 _END = b"\0"
 
 
 def notice_path(port: int | str) -> str:
-    """Returns the path of the notice that the host with a server on this port must stop.
+    """Returns the path of the notice file of the host whose server has this port.
 
-    The training process writes into the notice when it no longer needs the host.
+    The host writes the file when it must stop. The training process writes into it when it no
+    longer needs the host.
     """
     return f"/tmp/txl-host-leaves-{os.getuid()}-{port}"
 
@@ -44,39 +46,38 @@ def notice_path(port: int | str) -> str:
 class PreemptionWatcher:
     """Watcher for requests to stop: signals and notices of the cloud.
 
-    The signals are SIGTERM, Ctrl-C (SIGINT) and SIGHUP; on Google Cloud the metadata server
-    announces a preemption or maintenance first. Threads watch, because the main thread may be
-    inside TensorFlow for minutes, where no Python handler runs. The first notice counts, and a
-    second Ctrl-C ends the process at once with exit code 130. SIGINT and SIGHUP stay ignored if
-    they were ignored before, as under `nohup`. Leaving the `with` block restores the handlers; but
-    after a notice SIGTERM and SIGHUP stay ignored, so that the process ends with its own exit
-    code, and SIGINT ends it. `on_notice` is called at most once, in another thread.
-    `GCE_METADATA_HOST` may name the metadata server.
+    The signals are SIGTERM, Ctrl-C (SIGINT) and SIGHUP. On Google Cloud the metadata server
+    announces a preemption or maintenance first; the variable `GCE_METADATA_HOST` may name another
+    server. Threads watch, because the main thread may be inside TensorFlow for minutes, where no
+    Python handler runs.
+
+    Only the first request counts. It sets `requested` to the reason to stop, a clause, which is
+    `None` before, and calls `on_notice` in another thread. A second Ctrl-C ends the process at once
+    with exit code 130. SIGINT and SIGHUP stay ignored if they were ignored before, as under
+    `nohup`.
+
+    The end of the `with` block restores the handlers if no request came. After a request, SIGTERM
+    and SIGHUP are ignored, so that the process ends with its own exit code, and SIGINT ends it.
     """
 
     def __init__(self, on_notice: Callable[[], None] | None = None) -> None:
         self._on_notice = on_notice
-        self._reason: str | None = None
+        self.requested: str | None = None
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
 
-    @property
-    def requested(self) -> str | None:
-        """Reason to stop, as a clause; `None` while the process may continue."""
-        return self._reason
-
     def call_on_notice(self, on_notice: Callable[[], None]) -> None:
-        """Sets the function to call, and calls it at once if a notice has arrived already."""
+        """Sets the function to call, and calls it at once if a request has come already."""
         with self._lock:
             self._on_notice = on_notice
-            is_late = self._reason is not None
+            is_late = self.requested is not None
         if is_late:
             on_notice()
 
     def __enter__(self) -> Self:
         """Begins to watch; only the main thread may set handlers."""
         self._read_end, self._write_end = os.pipe()
-        # The C handler writes here at once, whatever the main thread is doing.
+        # Python's handler in C writes here at once, even while the main thread is in TensorFlow.
         os.set_blocking(self._write_end, False)
         self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         self._old_handlers = {
@@ -95,14 +96,14 @@ class PreemptionWatcher:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # A request that waits for an answer is abandoned.
+        # The threads that wait for the metadata server are abandoned.
         self._has_ended.set()
         os.write(self._write_end, _END)
         self._thread.join()
         for number, handler in self._old_handlers.items():
             # `None` stands for a handler that was not set from Python.
             action = handler or signal.SIG_DFL
-            if self._reason is not None:
+            if self.requested is not None:
                 action = signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN
             signal.signal(number, action)
         signal.set_wakeup_fd(self._old_wakeup)
@@ -129,7 +130,7 @@ class PreemptionWatcher:
                 return
 
     def _poll_metadata(self, key: str) -> None:
-        """Waits for the value of a key that announces the end."""
+        """Waits until a key of the metadata has the value that announces the end."""
         # The server never sends the tag 0, so the first answer comes at once.
         entity_tag, has_answered, num_failures = "0", False, 0
         while not self._has_ended.is_set():
@@ -151,18 +152,18 @@ class PreemptionWatcher:
                 return
 
     def notice(self, reason: str) -> None:
-        """Records a reason to stop, as a clause; only the first one counts."""
+        """Records a reason to stop, a clause; only the first one counts."""
         with self._lock:
-            if self._reason is not None:
+            if self.requested is not None:
                 return
-            self._reason = reason
+            self.requested = reason
             on_notice = self._on_notice
         if on_notice is not None:
             on_notice()
 
 
 def _print_error(text: str) -> None:
-    # The terminal may be gone; the exit code still reports the end.
+    # If the terminal is gone, the exit code still reports the end.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(text, file=sys.stderr, flush=True)
 
@@ -172,9 +173,9 @@ def _do_nothing(number: int, frame: object) -> None:
 
 
 def _ask_metadata(key: str, entity_tag: str, wait_seconds: int) -> tuple[str, str]:
-    """Requests a value of the metadata server and its tag.
+    """Requests a value from the metadata server; returns the value and its tag.
 
-    Waits until the tag is another one, but not longer than `wait_seconds`.
+    The server answers when the tag differs from `entity_tag`, at the latest after `wait_seconds`.
     """
     # `http.client` uses no proxies, which could not reach the server.
     connection = http.client.HTTPConnection(
@@ -190,7 +191,7 @@ def _ask_metadata(key: str, entity_tag: str, wait_seconds: int) -> tuple[str, st
         )
         response = connection.getresponse()
         text = response.read(1000).decode("ascii", errors="replace").strip()
-        # Other clouds have another server at this address.
+        # Other clouds have a server of their own at this address.
         if response.status != 200 or response.headers.get("Metadata-Flavor") != "Google":
             raise http.client.HTTPException(f"status {response.status}")
         return text, response.headers.get("ETag", "0")

@@ -31,7 +31,7 @@ class RemoteHost:
     address: str
 
     def is_leaving(self) -> bool:
-        """True if the host was told to stop; it then serves for some more seconds.
+        """True if the host was told to stop; its server then runs for some more seconds.
 
         Raises `tf.errors.OpError` if the host does not answer or no longer knows this process.
         """
@@ -49,7 +49,7 @@ class RemoteHost:
 
     def answers(self) -> bool:
         """True if the host answers within some seconds and knows this process."""
-        # In a thread, because a hanging host never answers, not even with an error.
+        # `within` asks in a thread, because a hanging host gives neither an answer nor an error.
         with contextlib.suppress(tf.errors.OpError, RuntimeError, TimeoutError):
             within(_ANSWER_SECONDS, self.is_leaving)
             return True
@@ -57,11 +57,11 @@ class RemoteHost:
 
 
 def remote_hosts(strategy: AnyStrategy) -> list[RemoteHost]:
-    """Returns the hosts of a strategy's replicas other than this process."""
+    """Returns the hosts of a strategy's replicas, without the host of this process."""
     if context.get_server_def() is None:
         return []  # not connected to a cluster
     if isinstance(strategy, MeshStrategy | tf.distribute.MultiWorkerMirroredStrategy):
-        return []  # each worker is a process
+        return []  # each worker is a process, which trains on its own machine
     places = sorted(
         {
             (spec.job, spec.replica or 0, spec.task or 0)
@@ -87,7 +87,8 @@ def remote_hosts(strategy: AnyStrategy) -> list[RemoteHost]:
 def at_once() -> Iterator[None]:
     """Runs remote operations of this thread without waiting for earlier ones.
 
-    By default each host runs them in order, so they would wait for the end of a training loop.
+    By default each host runs all operations in order, so they would wait for the end of a training
+    loop.
     """
     try:
         own = _idle_executors.pop()
@@ -97,7 +98,7 @@ def at_once() -> Iterator[None]:
         with context.executor_scope(own):
             yield
     finally:
-        # Otherwise the next user of this executor would get the same error.
+        # Without this, the next user of the executor would get the same error.
         own.clear_error()
         _idle_executors.append(own)
 
@@ -120,29 +121,32 @@ def watched_hosts(
     on_leaving: Callable[[str], None] | None,
     on_lost: Callable[[list[str]], None],
 ) -> Iterator[None]:
-    """Reports remote hosts that are told to stop, with a reason, and ends when one is lost.
+    """Watches the remote hosts of a strategy while the block runs.
 
-    A broken connection ends the training loop with an error, but a silent host, as after a network
-    failure, would block it forever, with the main thread inside TensorFlow. So each host is polled
-    by a thread. `on_lost` gets the addresses, in any thread, and must end the process: TensorFlow
-    does not survive a lost host, raises for every dropped object and may abort. Hosts that were
-    told to stop are released after the block.
+    `on_leaving` gets a reason, in any thread, when a host is told to stop; after the block such
+    hosts are released. `on_lost` gets the addresses of lost hosts, in any thread, and must end the
+    process: TensorFlow does not survive a lost host, raises for every dropped object and may abort.
+
+    A broken connection ends the training loop with an error. But a silent host, as after a network
+    failure, would block the loop forever, with the main thread inside TensorFlow. So a thread polls
+    each host, and another thread ends the process if a host is silent for too long.
     """
     hosts = remote_hosts(strategy)
     if not hosts:
         yield
         return
     end, leaving = threading.Event(), []
-    asked: dict[RemoteHost, float] = {}
+    # Times of the requests without an answer yet, by their hosts.
+    asked_at: dict[RemoteHost, float] = {}
 
     def poll(host: RemoteHost) -> None:
         while not end.is_set():
-            asked[host] = time.monotonic()
+            asked_at[host] = time.monotonic()
             try:
                 is_leaving = host.is_leaving()
             except (tf.errors.OpError, RuntimeError):
                 is_leaving = None  # the training loop reports its own error
-            asked.pop(host, None)
+            asked_at.pop(host, None)
             if is_leaving and not end.is_set():
                 leaving.append(host)
                 if on_leaving is not None:
@@ -154,12 +158,12 @@ def watched_hosts(
     def watch_for_silence() -> None:
         while not end.wait(_POLL_SECONDS):
             # A copy, because the polling threads change the dict meanwhile.
-            for host, since in list(asked.items()):
+            for host, since in list(asked_at.items()):
                 if time.monotonic() - since > _SILENCE_SECONDS:
                     on_lost([host.address])
 
     targets: list[Callable[[], None]] = [functools.partial(poll, host) for host in hosts]
-    # Daemons, because a request to a hanging host never returns.
+    # Daemon threads, because a request to a hanging host never returns.
     threads = [
         threading.Thread(target=target, name="host-watcher", daemon=True)
         for target in (*targets, watch_for_silence)

@@ -18,8 +18,11 @@ class ReplicaState:
     and written inside `strategy.run` without communication, and stay on the device between steps.
     TensorFlow cannot save such variables, so `to_global` packs all parts into arrays of the global
     batch, which any number of replicas can load. `row_specs` describe the state of one row: a
-    nested structure of specs, such as a `Memory` or a dict, whose values have names such as
-    `states/000`. Rows beyond `num_rows` are padding of the last replicas.
+    nested structure of specs, such as a `Memory` or a dict, whose values have the `names`, such as
+    `states/000`. If the replicas have more than `num_rows` rows, the last ones are padding.
+
+    `MeshState` does the same on JAX, and replaces the methods that create, read, write, fetch and
+    load: `_create`, `_named`, `_assign`, `_fetch` and `_load`.
     """
 
     def __init__(
@@ -30,28 +33,32 @@ class ReplicaState:
         num_rows: int | None = None,
     ) -> None:
         self._strategy: Any = strategy
-        self._rows_per_replica = rows_per_replica
+        self.rows_per_replica = rows_per_replica
         self._num_padded_rows = rows_per_replica * strategy.num_replicas_in_sync
         self._num_rows = self._num_padded_rows if num_rows is None else num_rows
         self._structure = row_specs
-        specs = named_values(row_specs)
-        self._dtypes = {name: spec.dtype for name, spec in specs.items()}
-        self._row_shapes = {name: tuple(spec.shape) for name, spec in specs.items()}
-        self._create(specs)
+        self._specs = named_values(row_specs)
+        self.names = tuple(self._specs)
+        self._create()
 
-    def _create(self, specs: Mapping[str, tf.TensorSpec]) -> None:
+    def _create(self) -> None:
+        """Creates the state of all rows as zeros."""
         self._has_several_workers = num_workers(self._strategy) > 1
         self._variables: dict[str, tf.Variable] = {}
         # Created once, because every new tf.function is traced again.
         self._read = tf.function(self._named, autograph=False)
         self._gather = tf.function(self._gathered, autograph=False)
         self._write = tf.function(self._assign, autograph=False)
+        # Workers cannot exchange these dtypes.
+        exchanged = {tf.bfloat16: tf.float32, tf.bool: tf.int32}
+        stored_dtypes = exchanged if self._has_several_workers else {}
         with self._strategy.scope():
-            for name, spec in specs.items():
-                # ON_READ without aggregation: each replica assigns its own copy without
+            for name, spec in self._specs.items():
+                dtype = stored_dtypes.get(spec.dtype, spec.dtype)
+                # With ON_READ and no aggregation, each replica assigns its own copy without
                 # communication.
                 self._variables[name] = tf.Variable(
-                    tf.zeros([self._rows_per_replica, *spec.shape], self._stored_dtype(name)),
+                    tf.zeros([self.rows_per_replica, *spec.shape], dtype),
                     trainable=False,
                     name=name.replace("/", "_"),
                     synchronization=tf.VariableSynchronization.ON_READ,
@@ -67,9 +74,9 @@ class ReplicaState:
         self._assign(named_values(values))
 
     def _named(self) -> dict[str, tf.Tensor]:
-        # A copy of the current value, because the same step assigns the variable later.
+        # `identity` copies the current value, because the same step assigns the variable later.
         return {
-            name: tf.cast(tf.identity(variable), self._dtypes[name])
+            name: tf.cast(tf.identity(variable), self._specs[name].dtype)
             for name, variable in self._variables.items()
         }
 
@@ -88,11 +95,12 @@ class ReplicaState:
         """Returns the rows of all replicas, with padding."""
         local = self._strategy.experimental_local_results
         if self._has_several_workers:
-            # Only a collective reaches the parts of other workers; then each replica has all parts.
+            # Only a collective operation reaches the parts of other workers. It gives all parts to
+            # each replica.
             gathered = self._strategy.run(self._gather)
             return {
-                name: local(gathered[name])[0].numpy().astype(dtype.as_numpy_dtype, copy=False)
-                for name, dtype in self._dtypes.items()
+                name: local(gathered[name])[0].numpy().astype(spec.dtype.as_numpy_dtype, copy=False)
+                for name, spec in self._specs.items()
             }
         parts = self._strategy.run(self._read)
         return {
@@ -106,57 +114,39 @@ class ReplicaState:
         With several workers, each loads the rows of its replicas. Raises ValueError for a wrong
         shape.
         """
-        # All shapes are checked first, so that a refused state changes nothing.
-        for name, row_shape in self._row_shapes.items():
-            expected = (self._num_rows, *row_shape)
+        # All shapes are checked before the first change, so that a wrong shape changes nothing.
+        for name, spec in self._specs.items():
+            expected = (self._num_rows, *spec.shape)
             if tuple(arrays[name].shape) != expected:
                 raise ValueError(
                     f"The state `{name}` must have the shape {expected}. "
                     f"Received: shape={arrays[name].shape}"
                 )
-        self._load(arrays)
+        padding = (0, self._num_padded_rows - self._num_rows)
+        padded_arrays = {}
+        for name, spec in self._specs.items():
+            array = arrays[name].astype(spec.dtype.as_numpy_dtype, copy=False)
+            padded_arrays[name] = np.pad(array, [padding, *[(0, 0)] * (array.ndim - 1)])
+        self._load(padded_arrays)
 
     def _load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Loads arrays `(num_padded_rows, ...)` of the dtypes of the state."""
+
         def part_of(context: tf.distribute.DistributedValues) -> dict[str, tf.Tensor]:
-            first = context.replica_id_in_sync_group * self._rows_per_replica
-            return {
-                name: tf.convert_to_tensor(self._rows_of(arrays[name], first), dtype)
-                for name, dtype in self._dtypes.items()
-            }
+            first = context.replica_id_in_sync_group * self.rows_per_replica
+            rows = slice(first, first + self.rows_per_replica)
+            return {name: tf.convert_to_tensor(array[rows]) for name, array in arrays.items()}
 
         parts = self._strategy.experimental_distribute_values_from_function(part_of)
         self._strategy.run(self._write, args=(parts,))
 
-    @property
-    def rows_per_replica(self) -> int:
-        """Rows of each replica, including padding."""
-        return self._rows_per_replica
-
     def places(self) -> tf.Tensor:
-        """Returns the place of each own row in the global batch; inside `strategy.run` only."""
-        num_rows = self._rows_per_replica
+        """Returns the places of this replica's rows in the global batch, int32.
+
+        Inside `strategy.run` only.
+        """
+        num_rows = self.rows_per_replica
         return replica_index() * num_rows + ops.arange(num_rows, dtype="int32")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the state."""
-        return tuple(self._dtypes)
-
-    def _rows_of(self, array: np.ndarray, first: int) -> np.ndarray:
-        """Returns the rows of a replica from row `first` on, padded with zeros."""
-        rows = array[first : first + self._rows_per_replica]
-        if len(rows) == self._rows_per_replica:
-            return rows
-        padded = np.zeros((self._rows_per_replica, *array.shape[1:]), array.dtype)
-        padded[: len(rows)] = rows
-        return padded
-
-    def _stored_dtype(self, name: str) -> tf.DType:
-        """Returns the dtype in storage: workers cannot exchange all dtypes."""
-        dtype = self._dtypes[name]
-        if self._has_several_workers:
-            return {tf.bfloat16: tf.float32, tf.bool: tf.int32}.get(dtype, dtype)
-        return dtype
 
     def _gathered(self) -> dict[str, tf.Tensor]:
         stored = {name: tf.identity(variable) for name, variable in self._variables.items()}

@@ -10,13 +10,16 @@ ANSWER_SECONDS = 60.0
 """Time limit for an answer of a TPU at its address."""
 
 _SCHEME = "grpc://"
-# TCP repeats an attempt ever more rarely, so a host that starts later needs a new attempt.
+# TCP repeats an attempt at ever longer intervals, so a host that starts later needs a new attempt.
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5
 
 
 def tpu_addresses(tpu: str) -> list[str]:
-    """Returns the `host:port` of `grpc://` addresses; empty for `local` and names; UsageError."""
+    """Returns the `host:port` of `grpc://` addresses; empty for `local` and names.
+
+    Raises UsageError for an address that is not valid.
+    """
     where = f"--tpu {tpu}"
     if not tpu.strip():
         raise UsageError(

@@ -1,7 +1,8 @@
-"""What a training step asks of the replicas that take it together, on TensorFlow and on JAX.
+"""Operations of a training step that concern all replicas, on TensorFlow and on JAX.
 
-On TensorFlow a step runs in `strategy.run`, and its variables are the strategy's. On JAX it is
-traced as one program over a mesh, see `MeshProgram`, and variables stand for arrays.
+On TensorFlow a step runs in `strategy.run`, and the strategy has a copy of each variable on every
+replica. On JAX a step is traced as one program over a mesh, see `MeshProgram`, in which variables
+have traced arrays as their values.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ def replica_index() -> Any:
 
 
 def sum_over_replicas(tensors: list[Any]) -> list[Any]:
-    """Adds up tensors of all replicas; in one call, so that the backend can pack them."""
+    """Adds up each tensor over all replicas; one call for all lets the backend pack them."""
     if is_on_jax():
         return jax.lax.psum(tensors, MESH_AXIS)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)

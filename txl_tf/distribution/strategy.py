@@ -24,14 +24,14 @@ from txl_tf.distribution.server_address import (
 from txl_tf.distribution.time_limit import within
 from txl_tf.errors import InputMissingError, UsageError, errors_as, first_line
 from txl_tf.imports import is_on_jax, jax
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.strict_json import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # Jobs of a cluster that may train: parameter servers and evaluators are not supported.
 _JOBS = ("chief", "worker")
 ACCELERATOR_VARIABLE = "TPU_ACCELERATOR_TYPE"
 """Environment variable of Cloud TPU machines, with values such as `v5litepod-16`."""
-# Generations whose accelerator types have another name; `v6e-8` is a v6e.
+# Generations with another name in accelerator types; `v6e-8` is a v6e.
 _CHIP_OF_ACCELERATOR = {"v5litepod": "v5e"}
 # Names of all hosts of a slice, on Google Kubernetes Engine and Cloud TPU.
 _TPU_HOSTS = "TPU_WORKER_HOSTNAMES"
@@ -48,11 +48,12 @@ AnyStrategy: TypeAlias = tf.distribute.Strategy | MeshStrategy
 def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> AnyStrategy:
     """Creates the strategy for the requested and available devices, a mesh on JAX.
 
-    `tpu` is `local`, a name, or `grpc://host:port`. Without it, all GPUs are used if there are
-    any, else the CPU, which `num_cpu_replicas` splits into logical devices before its first use.
-    Several machines train together if the environment variable `TF_CONFIG` of each lists all; then
-    this call waits for the others. Raises InputMissingError if a TPU or worker does not answer or
-    start in time, and UsageError if `TF_CONFIG` is invalid, or used with a TPU or CPU replicas.
+    `tpu` is `local`, a name, or `grpc://host:port`. Without it, all GPUs are used. Without GPUs the
+    CPU is used, which TensorFlow splits into `num_cpu_replicas` logical devices before its first
+    use. Several machines train together if the environment variable `TF_CONFIG` of each machine
+    lists all of them; then this call waits for the others. Raises InputMissingError if a TPU or
+    worker does not answer or start in time, and UsageError if `TF_CONFIG` is invalid, or used with
+    a TPU or CPU replicas.
     """
     cluster = _cluster_of_several()
     if is_on_jax():
@@ -118,7 +119,10 @@ def _join_on_jax(values: dict[str, Any]) -> None:
 
 
 def num_workers(strategy: AnyStrategy) -> int:
-    """Returns the number of processes that train together; one drives a TPU of several hosts."""
+    """Returns the number of processes that train together.
+
+    On TensorFlow one process trains on a TPU of several hosts, and on JAX a process for each host.
+    """
     if isinstance(strategy, MeshStrategy):
         return strategy.num_workers
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -128,12 +132,12 @@ def num_workers(strategy: AnyStrategy) -> int:
 
 
 def is_chief(strategy: AnyStrategy) -> bool:
-    """True if this process is the worker that writes files."""
+    """True if this process writes the files of a run."""
     if isinstance(strategy, MeshStrategy):
         return strategy.is_chief
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
-    # TensorFlow's rule: without a job `chief`, the first worker is the chief.
+    # By TensorFlow's rule, the first worker is the chief if there is no job `chief`.
     resolver = strategy.cluster_resolver
     if "chief" in resolver.cluster_spec().as_dict():
         return resolver.task_type == "chief"
@@ -141,12 +145,15 @@ def is_chief(strategy: AnyStrategy) -> bool:
 
 
 def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
-    """Notes the chip, such as `v5e`, of a strategy whose programs are only traced."""
+    """Sets the chip, such as `v5e`, of a strategy whose programs are only traced."""
     setattr(strategy.extended, _CHIP_ATTRIBUTE, chip)
 
 
 def chip_of(strategy: AnyStrategy) -> str | None:
-    """Returns the generation of the chips, such as `v5e`, by the environment; `None` if unknown."""
+    """Returns the generation of the chips, such as `v5e`; `None` if unknown, or without TPUs.
+
+    On TensorFlow, `set_chip` or the environment of a TPU machine names it.
+    """
     if isinstance(strategy, MeshStrategy):
         return strategy.chip
     if not isinstance(strategy, tf.distribute.TPUStrategy):
@@ -160,17 +167,20 @@ def chip_of(strategy: AnyStrategy) -> str | None:
 
 @functools.cache
 def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns one strategy per process and devices.
+    """Returns the strategy for some devices, always the same one in a process.
 
-    Strategies number their collectives from the same start, so a second one would meet the shapes
-    of the first.
+    Strategies number their collective operations from the same start. So the operations of a second
+    strategy would get the numbers of earlier operations, which have other shapes.
     """
     return tf.distribute.MirroredStrategy(devices)
 
 
 @functools.cache
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
-    """Returns one strategy per process, which starts a server at its address."""
+    """Returns the strategy of several workers, always the same one in a process.
+
+    The strategy starts a server at the address of this worker.
+    """
     with (
         errors_as(
             InputMissingError,
@@ -186,7 +196,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
 
 @contextlib.contextmanager
 def _kept_handler() -> Iterator[None]:
-    """Restores the handler of SIGTERM, which both backends replace by one without notice."""
+    """Restores the handler of SIGTERM, which both backends replace silently."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     if handler is not None and threading.current_thread() is threading.main_thread():
@@ -212,7 +222,7 @@ def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
         for job, addresses in cluster.items()
     ]
     if context.context().coordination_service is None:
-        # As in the strategy, which sets no time limit.
+        # These are the strategy's own settings, but it sets no time limit.
         context.context().configure_coordination_service(
             service_type="standalone",
             service_leader=f"/job:{leader}/replica:0/task:0",
@@ -228,7 +238,7 @@ def _cluster_of_several() -> str | None:
     try:
         values = parse_json(text) if text else {}
         if values.get("cluster") is None:
-            return None  # launchers set it for single machines too
+            return None  # some launchers set the variable for a single machine too
         cluster, task = values["cluster"], values["task"]
         addresses = [address for job in _JOBS for address in cluster.get(job, ())]
         is_valid = (
@@ -261,8 +271,8 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
             where=f"--tpu: {described(silent)}",
             remedy="Check that the address is right, the TPU runs, and its network is reachable.",
         )
-    # Two limits: a TPU is found in seconds, but may take minutes to start. The client of the Cloud
-    # TPU API has its own error classes.
+    # There are two time limits, because a TPU is found in seconds, but may take minutes to start.
+    # Any `Exception` is caught, because the client of the Cloud TPU API has its own error classes.
     try:
         resolver = within(ANSWER_SECONDS, lambda: _connected_resolver(tpu))
     except Exception as error:
@@ -271,7 +281,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
         within(START_SECONDS, lambda: tf.tpu.experimental.initialize_tpu_system(resolver))
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
-        # A local TPU has no server, so only its start looks for it.
+        # A local TPU has no server, so only its start shows whether there is one.
         if tpu == "local":
             raise tpu_not_found(tpu, error) from error
         raise InputMissingError(

@@ -8,7 +8,7 @@ from typing import Any
 def within(seconds: float, function: Callable[[], Any]) -> Any:
     """Calls a function, and raises TimeoutError if it does not return in time.
 
-    A call that waits in TensorFlow's C++ cannot be ended. It is abandoned in a daemon thread.
+    A call that waits in TensorFlow's C++ cannot be ended, so it continues in a daemon thread.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 

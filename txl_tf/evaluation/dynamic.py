@@ -1,4 +1,4 @@
-"""Dynamic evaluation: scores a segment, then takes a gradient step on it.
+"""Dynamic evaluation, which scores a segment and then takes a gradient step on it.
 
 Shape letters used in this module: B rows, T segment length.
 """
@@ -17,14 +17,14 @@ from txl_tf.models.memory import Memory
 
 
 class DynamicEvaluation:
-    """Scoring of segments by weights that follow the text; the model keeps its own.
+    """Scorer of segments whose weights follow the text.
 
-    A token is never scored by weights that have seen it or a later token. The memory keeps the
-    states of the weights that computed it.
+    The weights are a part of the state that `score` takes and returns, so the model keeps its
+    trained weights. A token is scored by weights that have learned from earlier tokens
+    only. Later weights read the memory as the earlier weights computed it.
 
-    With the gradient `g` of the segment's mean loss, the rate `r` and the decay
-    `d`, the weights `w` become `w - r * g + d * (w0 - w)`, where `w0` are the
-    trained weights.
+    With the gradient `g` of the segment's mean loss, the learning rate `r` and the decay `d`, the
+    weights `w` become `w - r * g + d * (w0 - w)`, where `w0` are the trained weights.
 
     References:
      - [Krause et al., 2018](https://arxiv.org/abs/1709.07432)
@@ -38,7 +38,7 @@ class DynamicEvaluation:
         self._decay = config.dynamic_decay or 0.0
 
     def trained_weights(self) -> list[Any]:
-        """Returns the weights of the model, with which a text begins."""
+        """Returns the model's own weights, with which the scoring of a text begins."""
         return [current_value(variable) for variable in self._variables]
 
     def score(
@@ -51,11 +51,11 @@ class DynamicEvaluation:
     ) -> tuple[Any, tuple[Memory, list[Any]]]:
         """Scores one segment `(B, T)` of every row, then learns from its scored tokens.
 
-        `state` are the memory and the weights. Returns the nats, float32 `(B, T)`, and the next
+        `state` is the pair of memory and weights. Returns the nats, float32 `(B, T)`, and the next
         state.
         """
         memory, weights = state
-        # A scope within another one does not see its values.
+        # The values of an outer scope are passed on, because an inner scope hides them.
         constants = [(variable, variable.value) for variable in self._constants]
 
         def loss_of(weights: list[Any]) -> tuple[Any, tuple[Any, Memory]]:
@@ -69,10 +69,11 @@ class DynamicEvaluation:
             return loss, (nll, after)
 
         (nll, after), gradients = _results_and_gradients(loss_of, weights)
-        parts = zip(weights, self.trained_weights(), gradients, strict=True)
         weights = [
             weight - self._learning_rate * gradient + self._decay * (trained_weight - weight)
-            for weight, trained_weight, gradient in parts
+            for weight, trained_weight, gradient in zip(
+                weights, self.trained_weights(), gradients, strict=True
+            )
         ]
         return nll, (after, weights)
 
@@ -80,7 +81,7 @@ class DynamicEvaluation:
 def _results_and_gradients(
     function: Callable[[list[Any]], tuple[Any, Any]], values: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Returns the further results of a function, and the gradients of its first."""
+    """Calls a function that returns a loss and results; returns the results and the gradients."""
     if is_on_jax():
         (_, results), gradients = jax.value_and_grad(function, has_aux=True)(values)
         return results, gradients

@@ -1,4 +1,8 @@
-"""Models of evaluations: lengths and precision of their own, weights of their own or of others."""
+"""Models for evaluation, whose lengths and precision may differ from those of training.
+
+A model has its own weights, or it reads variables of another model. On TensorFlow it shares these
+variables, see `share_variables`. On JAX it has copies, which `copy_values` renews before a text.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,13 +21,13 @@ _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "s
 
 
 def config_of_evaluation(config: AnyModelConfig, evaluation: EvaluationConfig) -> AnyModelConfig:
-    """Returns a model's configuration with the lengths of an evaluation, where they are set."""
+    """Returns a model's configuration, in which the lengths set by an evaluation replace others."""
     lengths = {name: getattr(evaluation, name) for name in _LENGTHS}
     return config.replace(**{name: each for name, each in lengths.items() if each is not None})
 
 
 def evaluation_conditions(config: AnyModelConfig, evaluation: EvaluationConfig) -> dict[str, Any]:
-    """Returns the fields of `EvaluationResult` that are evaluation settings."""
+    """Returns the fields of `EvaluationResult` that are settings of the model or the evaluation."""
     return {
         "segment_length": config.segment_length,
         "memory_length": config.effective_memory_length,
@@ -40,7 +44,7 @@ def create_evaluation_model(
     strategy: "tf.distribute.Strategy | None" = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> keras.Model:
-    """Builds a model; with `variables` it reads existing ones, on TensorFlow."""
+    """Builds a model, which shares existing `variables` if they are passed, by path."""
     if variables is not None:
         model = _model_to_share(config, dtype_policy)
         share_variables(model.weights, variables)
@@ -52,10 +56,11 @@ def create_evaluation_model(
 
 
 def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
-    """Builds a model for `share_variables`."""
+    """Builds a model whose variables `share_variables` or `copy_values` will replace."""
     if is_on_jax():
         return create_model(config, dtype=dtype_policy)
-    # On the host and without memory: its own variables are replaced at once.
+    # The own variables take neither memory of an accelerator nor of the host, because they are
+    # replaced at once.
     with tf.device("CPU:0"), unallocated_variables():
         return create_model(config, dtype=dtype_policy)
 
@@ -63,7 +68,7 @@ def _model_to_share(config: AnyModelConfig, dtype_policy: str) -> LanguageModel:
 def share_variables(
     weights: Iterable[keras.Variable], variables: Mapping[str, keras.Variable]
 ) -> None:
-    """Lets weights read the variables of others, by path, on TensorFlow; see `copy_values`."""
+    """Makes weights read other variables by path; does nothing on JAX, see `copy_values`."""
     if not is_on_jax():
         for weight in weights:
             # Private: Keras 3.15 has no public way to read the value of another variable.
@@ -73,7 +78,7 @@ def share_variables(
 def copy_values(
     weights: Iterable[keras.Variable], variables: Mapping[str, keras.Variable] | None
 ) -> None:
-    """Copies the values of others, by path, on JAX, where models cannot share variables."""
+    """Copies values by path on JAX, where models cannot share variables; else does nothing."""
     if variables is None or not is_on_jax():
         return
     for weight in weights:
@@ -84,8 +89,9 @@ def copy_values(
 def model_in_policy(model: LanguageModel, dtype_policy: str) -> LanguageModel:
     """Returns a model that computes with the weights of `model` in a Keras dtype policy.
 
-    It is the model itself, with what Keras or its user changed in its layers, if the policies
-    are equal. Otherwise only a model as `create_model` builds it has an equal one.
+    If `model` has this policy, it is returned itself, with any changes that Keras or its user made
+    to its layers. Otherwise a second model is built, which needs the classes and weights that
+    `create_model` gives a model. Raises ValueError if `model` has others.
     """
     if model.dtype_policy.name == dtype_policy:
         return model

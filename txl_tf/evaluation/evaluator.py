@@ -1,4 +1,4 @@
-"""Evaluator that scores every token of a text but the first once, with any segment and memory."""
+"""Evaluator that scores every token of a text but the first, each once."""
 
 import itertools
 import time
@@ -19,6 +19,7 @@ from txl_tf.evaluation.evaluation_model import (
     evaluation_conditions,
     model_in_policy,
 )
+from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.programs import EvaluationPrograms
 from txl_tf.evaluation.reading_order import (
     EvaluationBatch,
@@ -26,25 +27,31 @@ from txl_tf.evaluation.reading_order import (
     Stretches,
 )
 from txl_tf.evaluation.replica_rows import ReplicaRows
-from txl_tf.evaluation.result import EvaluationResult, EvaluationText
+from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.imports import is_on_jax, tensorflow as tf
 from txl_tf.inference.segment_reader import read_batches
 from txl_tf.layers.compiled_parts import exact_products
 from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import LanguageModel, assign_weights
-from txl_tf.tpu_kernels.attention_plan import AttentionChoice
+from txl_tf.tpu_kernels.attention_choice import AttentionChoice
 
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 
 
 class Evaluator:
-    """Model for evaluation, and the loop that reads a text with it.
+    """Scorer of texts with one model and the settings of an evaluation.
 
-    A `LanguageModel` is read with its own layers. From a configuration a model is built, with its
-    own weights unless `variables` maps the path of every weight to a Keras variable under the same
-    strategy. Weights of others are never changed, so an evaluation does not disturb a training run.
-    `evaluation_config` takes open values from the model. Dynamic evaluation has no strategy.
+    The weights have one of three sources:
+
+    - a `LanguageModel`, which is read with its own layers
+    - `variables`, which map the path of every weight to a Keras variable under the same strategy,
+      such as those of a training run; a model of the configuration `model` reads them
+    - `load_arrays`, which fills the own weights of a model of the configuration `model`
+
+    An evaluation never changes weights, so it does not disturb a training run. Lengths that
+    `evaluation_config` leaves open are the model's. With `masks_documents` no token sees earlier
+    documents. Dynamic evaluation runs without a strategy.
     """
 
     def __init__(
@@ -74,10 +81,12 @@ class Evaluator:
             self.model = model_in_policy(model, policy)
         else:
             self.model = create_evaluation_model(self.config, policy, strategy, variables)
-        self._dynamic: DynamicEvaluation | None = None
-        if evaluation_config.dynamic_learning_rate is not None:
-            self._dynamic = DynamicEvaluation(self.model, evaluation_config)
-        self._programs = EvaluationPrograms(
+        self._dynamic = (
+            None
+            if evaluation_config.dynamic_learning_rate is None
+            else DynamicEvaluation(self.model, evaluation_config)
+        )
+        self.programs = EvaluationPrograms(
             self.model,
             self.config,
             evaluation_config,
@@ -88,18 +97,14 @@ class Evaluator:
         )
 
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
-        """Loads weights by path; MismatchError if they do not fit the model."""
+        """Loads weights by path; raises MismatchError if they do not fit the model."""
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
 
     @exact_products()
     def attention_choice(self, batch_size: int) -> AttentionChoice:
-        """Returns how replicas that share `batch_size` rows attend, and why."""
+        """Returns the choice of the attention kernel, and its reason, for `batch_size` rows."""
         rows = ReplicaRows(self.strategy, batch_size)
-        return self._programs.attention_choice(rows.rows_per_replica)
-
-    def segments_per_read(self, rows_per_replica: int) -> int:
-        """Returns how many segments of a row are read at once in a long text."""
-        return self._programs.segments_per_read(rows_per_replica)
+        return self.programs.attention_choice(rows.rows_per_replica)
 
     @exact_products()
     def evaluate(
@@ -113,19 +118,26 @@ class Evaluator:
     ) -> EvaluationResult:
         """Scores a text, its tail included.
 
-        With `max_tokens` it reads no more than these of a longer text: a sample of stretches that
-        are spread evenly over it, with a split `<name>_sample`; in dynamic evaluation, whose
-        weights follow the text, its beginning.
-        `track` gets the batches and their number, passes the batches on and shows progress.
-        `observe` gets the places of some targets and their float64 nats, each once, in no
-        particular order. Raises NonFiniteError if the total is not finite, and ValueError for a
-        text with fewer than two tokens or an id outside `[0, V)`.
+        Args:
+            text: `EvaluationText`.
+            step: int. Training steps of the weights, for the result.
+            track: optional function. It gets the batches and their number, and yields the batches,
+                for example to show progress.
+            observe: optional function. It gets the places of some targets and their float64 nats.
+                Its calls contain every target once, in no particular order.
+            max_tokens: optional int. Largest number of tokens to read. Stretches are spread evenly
+                over a longer text, and the split of the result is called `<name>_sample`. Dynamic
+                evaluation reads the beginning instead, because its weights follow the text.
+
+        Raises:
+            NonFiniteError: If the total is not finite.
+            ValueError: If the text has fewer than two tokens, or an id outside `[0, V)`.
         """
         begin = time.perf_counter()
         copy_values(self.model.weights, self._variables)
         if max_tokens is not None and max_tokens + 1 >= text.num_tokens:
             max_tokens = None
-        order, warm_up_tokens = self._order(text.num_tokens, max_tokens)
+        order = self._order(text.num_tokens, max_tokens)
         batches = order.batches(text)
         if track is not None:
             batches = track(batches, order.num_steps)
@@ -148,7 +160,7 @@ class Evaluator:
             )
         share = num_scored / text.num_tokens
         return EvaluationResult(
-            # A separate curve: figures of a part and of the whole are not comparable.
+            # Another name, because figures of a part and of the whole are not comparable.
             split=text.name if max_tokens is None else f"{text.name}_sample",
             step=step,
             total_nats=total_nats,
@@ -158,7 +170,7 @@ class Evaluator:
             num_words=text.num_words * share,
             seconds=time.perf_counter() - begin,
             batch_size=order.batch_size,
-            warm_up_tokens=warm_up_tokens,
+            warm_up_tokens=order.warm_up_tokens,
             masks_documents=self._masks_documents,
             tokenizer_kind=text.tokenizer_kind,
             num_unknown=None if text.unknown_id is None else num_unknown,
@@ -169,10 +181,10 @@ class Evaluator:
     def trace(
         self, batch_size: int, segments_per_step: int | None = None
     ) -> "tuple[tf.types.experimental.ConcreteFunction, ...]":
-        """Traces the functions of `evaluate`: memory and constants, and the scores of a batch."""
+        """Traces the two functions of `evaluate`, see `EvaluationPrograms.trace`."""
         rows = ReplicaRows(self.strategy, batch_size)
-        at_once = segments_per_step or self.segments_per_read(rows.rows_per_replica)
-        return self._programs.trace(rows, at_once)
+        at_once = segments_per_step or self.programs.segments_per_read(rows.rows_per_replica)
+        return self.programs.trace(rows, at_once)
 
     def _read(
         self,
@@ -181,24 +193,24 @@ class Evaluator:
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Scores batches and yields each with its nats, fetched while the next are computed."""
         rows = ReplicaRows(self.strategy, order.batch_size)
-        step = self._programs.step(rows.rows_per_replica)
+        step = self.programs.step(rows.rows_per_replica)
         sizes = rows.rows_per_replica, order.segments_per_step
-        # Not by unpacking, which would hold the memory while the text is read.
-        constants = self._programs.begin(*sizes)[1]
+        # Unpacking would also name the memory, and so keep it while the text is read.
+        constants = self.programs.begin(*sizes)[1]
 
         def read(batch: EvaluationBatch, memory: Any) -> tuple[Any, Any]:
             for token_ids in (batch.token_ids, batch.target_ids):
                 check_token_ids(token_ids, self.config.vocabulary_size)
             return step(*rows.split(batch.arrays()), memory, constants)
 
-        pieces = read_batches(read, batches, lambda: self._programs.begin(*sizes)[0])
-        # Without the memories of the pieces, which need not be held.
+        pieces = read_batches(read, batches, lambda: self.programs.begin(*sizes)[0])
+        # A piece has the memory after it, which would be kept with the piece.
         results = ((piece.batch, piece.outputs) for piece in pieces)
         for (batch, nll), _ in itertools.pairwise(itertools.chain(results, [None])):
             yield batch, rows.join(nll)
 
-    def _order(self, num_tokens: int, max_tokens: int | None) -> tuple[EvaluationRows, int]:
-        """Returns the order in which a text is read, and its warm-up in tokens."""
+    def _order(self, num_tokens: int, max_tokens: int | None) -> EvaluationRows:
+        """Returns the order in which a text is read."""
         settings, config = self._evaluation_config, self.config
         most_rows, length = settings.batch_size, config.segment_length
         if max_tokens is not None and self._dynamic is None:
@@ -206,9 +218,9 @@ class Evaluator:
         else:
             num_read = num_tokens if max_tokens is None else max_tokens + 1
             stretches = Stretches.of_text(num_read, most_rows, config, settings.warm_up_tokens)
-        num_rows = min(most_rows, len(stretches.begins))
-        at_once = self.segments_per_read(ReplicaRows(self.strategy, num_rows).rows_per_replica)
-        return EvaluationRows(stretches, num_rows, length, at_once), stretches.warm_up_tokens
+        rows = ReplicaRows(self.strategy, min(most_rows, len(stretches.begins)))
+        at_once = self.programs.segments_per_read(rows.rows_per_replica)
+        return EvaluationRows(stretches, rows.num_rows, length, at_once)
 
 
 def create_evaluator(
@@ -216,13 +228,16 @@ def create_evaluator(
     strategy: "tf.distribute.Strategy | None" = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> Evaluator:
-    """Builds the evaluator of a model, without weights or with the variables of a run."""
+    """Builds the evaluator of a configuration, with `variables` of a run or with weights to load.
+
+    Dynamic evaluation runs without a strategy, so it gets no variables, which may be under one.
+    """
     if config.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
     return Evaluator(
         config.model,
         config.resolved_evaluation,
-        # If XLA is allowed, the device's execution plan decides.
+        # None leaves the choice to the execution plan of the device.
         jit_compile=None if config.may_compile else False,
         masks_documents=config.masks_documents,
         strategy=strategy,

@@ -1,4 +1,4 @@
-"""Programs of an evaluation: scores of a batch, on one device or the replicas of a strategy.
+"""Compiled functions of an evaluation, which score a batch on one device or on replicas.
 
 Shape letters used in this module: B rows of a replica, T segment length.
 """
@@ -19,14 +19,21 @@ from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import tokens_on_chip
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.language_model import LanguageModel
-from txl_tf.tpu_kernels.attention_plan import AttentionChoice
+from txl_tf.tpu_kernels.attention_choice import AttentionChoice
 
 
 class EvaluationPrograms:
-    """Engines and steps of a model, by the number of rows of a replica; each is traced once.
+    """Functions that read a text with a model, cached by the number of rows of a replica.
 
-    `config` has the lengths of the evaluation. In dynamic evaluation memory holds hidden states,
-    beside the weights that follow the text.
+    An evaluation calls `begin` where memory is empty, then a step for each batch:
+
+        memory, constants = programs.begin(num_rows, segments_per_step)
+        for batch in batches:
+            nats, memory = programs.step(num_rows)(*rows.split(batch.arrays()), memory, constants)
+
+    With a strategy, the functions take and return one value per replica, see `ReplicaRows`. In
+    dynamic evaluation, which has no strategy, `memory` is a pair of the memory, which holds hidden
+    states, and the weights that follow the text. `config` has the lengths of the evaluation.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class EvaluationPrograms:
         )
 
     def begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
-        """Returns initial memory and constants, which depend on the weights only."""
+        """Returns the initial memory, and the constants, which depend on the weights only."""
         if self._strategy is not None:
             return self._begin_function(num_rows, segments_per_step)
         engine = self._engine(num_rows)
@@ -87,27 +94,24 @@ class EvaluationPrograms:
     def trace(
         self, rows: ReplicaRows, segments_per_step: int
     ) -> "tuple[tf.types.experimental.ConcreteFunction, ...]":
-        """Traces `begin`, and the step for the rows of all replicas."""
+        """Traces `begin` and the step, and returns both functions."""
         begin = self._begin_function.get_concrete_function(rows.rows_per_replica, segments_per_step)
         carried = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
             begin.structured_outputs,
         )
-        num_tokens = segments_per_step * self._config.segment_length
-        batch = empty_batch(rows.num_rows, num_tokens)
+        batch = empty_batch(rows.num_rows, segments_per_step * self._config.segment_length)
         step = self.step(rows.rows_per_replica)
         return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
 
-    def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
-        engine = self._engine(num_rows)
-        constants = engine.constants(segments_per_step * self._config.segment_length)
-        return engine.initial_memory(num_rows), constants
-
     def _run_begin(self, num_rows: int, segments_per_step: int) -> Any:
-        if self._strategy is None:
-            return self._begin(num_rows, segments_per_step)
-        # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
-        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_step))
+        # A closure has the numbers: as arguments of `run` they would become tensors on a TPU.
+        def begin() -> tuple[Any, tuple[Any, ...]]:
+            engine = self._engine(num_rows)
+            constants = engine.constants(segments_per_step * self._config.segment_length)
+            return engine.initial_memory(num_rows), constants
+
+        return begin() if self._strategy is None else self._strategy.run(begin)
 
     def _create_engine(self, num_rows: int) -> InferenceEngine:
         return InferenceEngine(
@@ -128,11 +132,12 @@ class EvaluationPrograms:
         if self._strategy is None:
             return compiled(self._score, self._model, compiles)
 
-        # A TPU names its program after the function, so it needs a name.
+        # A TPU names its program after the function, so this is no lambda.
         def run_on_replicas(*arguments: Any) -> Any:
             return self._strategy.run(self._score, args=arguments)
 
-        # TPUStrategy compiles anyway; XLA would read a mirrored variable of the wrong device.
+        # TPUStrategy compiles this without being told. Elsewhere XLA is off, because it would read
+        # a mirrored variable of the wrong device.
         return compiled(run_on_replicas, self._model)
 
     def _score(
@@ -146,16 +151,15 @@ class EvaluationPrograms:
     ) -> tuple[Any, Any]:
         """Scores segments `(B, T)` of every row.
 
-        `is_scored` is false for padding and warm-up. Memory is from `begin` or a call. Returns the
-        nats, float32, 0 where nothing is scored, and the next memory.
+        The first arguments are those of `EvaluationBatch.arrays`, in its order. `memory` comes from
+        `begin` or from the step before. Returns the nats, float32 `(B, T)`, which are 0 where
+        `is_scored` is false, and the next memory.
         """
-        engine, starts = self._engine(token_ids.shape[0]), None
-        if self._masks_documents:
-            starts = document_starts
+        starts = document_starts if self._masks_documents else None
         if self._dynamic is not None:
             nll, memory = self._dynamic.score(token_ids, target_ids, is_scored, memory, starts)
         else:
-            nll, memory = engine.score(
+            nll, memory = self._engine(token_ids.shape[0]).score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts
             )
         return ops.where(is_scored, nll, 0.0), memory

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from txl_tf.config.model import AnyModelConfig, RecurrentConfig
-from txl_tf.evaluation.result import EvaluationText
+from txl_tf.evaluation.evaluation_text import EvaluationText
 
-# Tokens read from disk at once for a row, as many as a record of a data set has.
+# A row reads as many tokens from disk at once as a record of a data set has.
 _READ_TOKENS = 32768
-# Most tokens that rows read before their own, as a share of the text.
+# Largest total of the warm-ups of all rows, as a share of the text.
 _MAX_WARM_UP_SHARE = 0.25
 # An LSTM uses about 200 tokens of context (Khandelwal et al., 2018).
 _RECURRENT_WARM_UP_TOKENS = 256
@@ -35,7 +35,7 @@ def context_reach(config: AnyModelConfig) -> int:
 
 
 def memory_tokens(config: AnyModelConfig) -> int:
-    """Returns how many tokens fill the memory of a model."""
+    """Returns how many tokens fill the memory of a model or settle its recurrent states."""
     is_recurrent = isinstance(config, RecurrentConfig)
     return _RECURRENT_WARM_UP_TOKENS if is_recurrent else config.effective_memory_length
 
@@ -43,10 +43,10 @@ def memory_tokens(config: AnyModelConfig) -> int:
 class Stretches(NamedTuple):
     """Parts of a text, each read from an empty memory and scored at its end; int vectors `(K,)`.
 
-    A stretch reads from token `begins` on. It scores the targets of the tokens from `starts` up to
-    `stops`. At least `warm_up_tokens` lie between `begins` and `starts`, or all tokens before
-    `starts` if the text has fewer. `begins` is a multiple of `T`, as in a single row, so it may lie
-    earlier.
+    A stretch is read from the token at `begins`. Its warm-up ends at `starts`. From there up to
+    `stops`, each token is followed by a target that is scored. A warm-up has at least
+    `warm_up_tokens`, or all tokens before `starts` if the text has fewer. Unless these are 0, it
+    may be longer, because it begins at a multiple of `T`, as every segment of a single row does.
     """
 
     begins: np.ndarray
@@ -62,11 +62,13 @@ class Stretches(NamedTuple):
         config: AnyModelConfig,
         warm_up: int | Literal["all"] | None = None,
     ) -> "Stretches":
-        """Divides the `n - 1` targets as evenly as possible; the first get one more than the last.
+        """Divides the `n - 1` targets into stretches whose lengths differ by at most one.
 
-        By default tokens that fill the memory come before each stretch, and the stretches are as
-        many as read a quarter of the text twice at most. With a `warm_up` they are `most_rows`, or
-        one for each target. ValueError if there is nothing to score.
+        By default a warm-up fills the memory. There are at most `most_rows` stretches, and only so
+        many that all warm-ups together read at most a quarter of the text. A `warm_up` of
+        `"all"` has every token that can influence a score. With `"all"` or a number there are
+        `most_rows` stretches, or one for each target if the targets are fewer. Raises ValueError
+        if there is nothing to score.
         """
         check_has_targets(num_tokens)
         num_targets, length = num_tokens - 1, config.segment_length
@@ -89,10 +91,11 @@ class Stretches(NamedTuple):
 
     @classmethod
     def sample(cls, num_tokens: int, most_tokens: int, config: AnyModelConfig) -> "Stretches":
-        """Spreads stretches evenly over a text, which read at most `most_tokens`.
+        """Spreads stretches evenly over a text; together they read `most_tokens` or fewer.
 
-        Each scores as many tokens as fill the memory, after a warm-up of as many, in whole
-        segments: many places represent a text better than long stretches do.
+        The warm-up of a stretch fills the memory, and as many tokens are scored after it, both in
+        whole segments. Short stretches leave room for many places, which represent a text better.
+        One stretch of one segment is the least.
         """
         check_has_targets(num_tokens)
         length, num_targets = config.segment_length, num_tokens - 1
@@ -111,7 +114,7 @@ class EvaluationBatch(NamedTuple):
 
     Arrays are `(B, T)`. `is_scored` is false for warm-up and padding, `document_starts` is true for
     the first tokens of documents, where known, and `places` are the indices of the targets in the
-    text. `start` counts the tokens of the rows before the batch.
+    text. `start` counts the tokens of each stretch before the batch. At 0 memory begins empty.
     """
 
     token_ids: np.ndarray
@@ -122,45 +125,41 @@ class EvaluationBatch(NamedTuple):
     start: int
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """Returns the arrays that a scoring step reads."""
+        """Returns the arrays that a step reads, in the order of its arguments."""
         return self.token_ids, self.target_ids, self.is_scored, self.document_starts
 
 
 class EvaluationRows:
     """Order in which an evaluation reads stretches of a text in rows, side by side.
 
-    Rows are padded to whole segments; padding comes after all scored tokens, which keep the
-    positions they have in a whole segment. With more stretches than `num_rows`, each row reads
-    several, one after the other. A batch has `segments_per_step` segments, or all of a shorter
-    stretch.
+    With more stretches than `num_rows` there are several rounds. In each round every row reads one
+    stretch from an empty memory, in as many steps as the longest stretch needs. A batch is one step
+    of all rows: `segments_per_step` segments, or fewer if the longest stretch has fewer. Padding
+    fills it up after the scored tokens, so these keep the positions they have in a whole segment.
+    `num_steps` counts the steps of all rounds.
     """
 
     def __init__(
         self, stretches: Stretches, num_rows: int, segment_length: int, segments_per_step: int = 1
     ) -> None:
-        self._begins, self._starts, self._stops, _ = stretches
-        count = len(self._begins)
-        self._num_rounds = -(-count // num_rows)
-        self.batch_size = -(-count // self._num_rounds)
+        self._begins, self._starts, self._stops, self.warm_up_tokens = stretches
+        num_rounds = -(-len(self._begins) // num_rows)
+        self.batch_size = -(-len(self._begins) // num_rounds)
         longest = int(np.max(self._stops - self._begins))
         self.segments_per_step = min(segments_per_step, -(-longest // segment_length))
         self._step_tokens = self.segments_per_step * segment_length
         self._block_tokens = max(self._step_tokens, min(longest, _READ_TOKENS)) + 1
         self._steps_per_round = -(-longest // self._step_tokens)
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of the evaluation."""
-        return self._num_rounds * self._steps_per_round
+        self.num_steps = num_rounds * self._steps_per_round
 
     def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads a text; yields the batch of each step, in order."""
+        """Reads a text and yields the batch of each step, in order."""
         streams = [_RowStream(text, self._block_tokens) for _ in range(self.batch_size)]
         for index in range(self.num_steps):
             round_, step = divmod(index, self._steps_per_round)
-            of_round = range(round_ * self.batch_size, len(self._begins))
+            stretches = range(round_ * self.batch_size, len(self._begins))
             batch = empty_batch(self.batch_size, self._step_tokens, start=step * self._step_tokens)
-            for row, (stream, stretch) in enumerate(zip(streams, of_round, strict=False)):
+            for row, (stream, stretch) in enumerate(zip(streams, stretches, strict=False)):
                 first = int(self._begins[stretch]) + batch.start
                 count = min(self._step_tokens, int(self._stops[stretch]) - first)
                 if count <= 0:
@@ -198,7 +197,10 @@ def check_has_targets(num_tokens: int) -> None:
 
 
 class _RowStream:
-    """Forward reader of a text in large blocks: part of a record costs as much as the whole."""
+    """Reader of one row, which goes forward through a text.
+
+    It reads large blocks, because a part of a record on disk costs as much as the whole record.
+    """
 
     def __init__(self, text: EvaluationText, block_tokens: int) -> None:
         self._text = text

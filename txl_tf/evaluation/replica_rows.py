@@ -1,4 +1,4 @@
-"""Rows of a batch on the replicas of a strategy.
+"""Division of the rows of a batch over the replicas of a strategy.
 
 Shape letters used in this module: B rows.
 """
@@ -12,7 +12,12 @@ from txl_tf.imports import tensorflow as tf
 
 
 class ReplicaRows:
-    """Division of rows over replicas, padded with empty rows, and the joining of their results."""
+    """Rows of a batch, which `split` gives to replicas and `join` puts together again.
+
+    Every replica gets equally many rows, so rows of zeros are added at the end, and `join` drops
+    their results. A strategy may span workers: each has the whole batch and all results. Without a
+    strategy one device has all rows.
+    """
 
     def __init__(self, strategy: "tf.distribute.Strategy | None", num_rows: int) -> None:
         self._strategy = strategy
@@ -22,11 +27,12 @@ class ReplicaRows:
         self._num_padded = self.rows_per_replica * num_replicas - num_rows
 
     def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
-        """Distributes the rows of arrays `(B, ...)`: tensors, or values per replica."""
+        """Returns arrays `(B, ...)` as tensors, or with a strategy as values per replica."""
         if self._strategy is None:
             return tuple(map(ops.convert_to_tensor, arrays))
-        padding = (0, self._num_padded)
-        padded_arrays = [np.pad(array, [padding, *[(0, 0)] * (array.ndim - 1)]) for array in arrays]
+        padded_arrays = [
+            np.pad(array, [(0, self._num_padded), *[(0, 0)] * (array.ndim - 1)]) for array in arrays
+        ]
 
         def part_of(context: tf.distribute.ReplicaContext) -> tuple[Any, ...]:
             first = context.replica_id_in_sync_group * self.rows_per_replica
@@ -36,7 +42,7 @@ class ReplicaRows:
         return self._strategy.experimental_distribute_values_from_function(part_of)
 
     def join(self, values: Any) -> np.ndarray:
-        """Joins the rows of all replicas, `(B, ...)`."""
+        """Returns the results of all replicas as one array `(B, ...)`."""
         if self._strategy is None:
             return np.asarray(values)
         if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):

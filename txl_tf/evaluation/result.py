@@ -1,83 +1,32 @@
-"""Texts that an evaluation reads, and its results: summed nats, counts and derived figures."""
+"""Results of evaluations of texts and of tasks, and the table that shows them."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
 from txl_tf.config.experiment import LOWER_IS_BETTER
-from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 # exp(710) overflows float64.
 _MAX_EXPONENT = 700.0
-ReadRange = Callable[[int, int], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationText:
-    """Tokens by their place, with counts of the text they represent.
-
-    The first of the `num_tokens` tokens is not a target. `read_tokens` and `read_document_starts`
-    take a start and a stop, and return the token ids between them, and which of them begin a
-    document. The counts of bytes, of UTF-8 code points and of words include all tokens.
-    `unknown_id` is the token for text outside the vocabulary, if there is one.
-    """
-
-    name: str
-    num_tokens: int
-    read_tokens: ReadRange
-    read_document_starts: ReadRange
-    num_bytes: float
-    num_characters: float
-    num_words: float
-    tokenizer_kind: str | None = None
-    unknown_id: int | None = None
-
-    @classmethod
-    def of_tokens(cls, name: str, token_ids: np.ndarray, **counts: Any) -> Self:
-        """Builds a text of one document from an int vector of tokens, and the other fields."""
-        return cls(
-            name=name,
-            num_tokens=len(token_ids),
-            read_tokens=lambda start, stop: token_ids[start:stop],
-            read_document_starts=lambda start, stop: np.arange(start, stop) == 0,
-            **counts,
-        )
-
-    @classmethod
-    def of_split(cls, dataset: PreparedDataset, split: str) -> Self:
-        """Returns the text of a split, read from disk on demand."""
-        entry = dataset.manifest.split(split)
-        return cls(
-            name=split,
-            num_tokens=entry.tokens,
-            read_tokens=functools.partial(dataset.read_tokens, split),
-            read_document_starts=functools.partial(dataset.read_document_starts, split),
-            num_bytes=entry.bytes,
-            num_characters=entry.characters,
-            num_words=entry.words,
-            tokenizer_kind=dataset.manifest.tokenizer_kind,
-            unknown_id=dataset.unknown_id,
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """Totals of a split and figures derived from them.
 
-    A split of `n` tokens has `n - 1` targets: the first token is not predicted. Its text is
-    counted as the average: bytes, characters and words are the totals of the split times
-    `(n - 1) / n`. If bytes or characters are the tokens, this is exactly the number of targets,
-    and bits per byte or per character are the published figures of enwik8 and text8. For words
-    and sub-words the error is at most the share of one token in the split.
+    A split of `n` tokens has `n - 1` targets, because the first token is not predicted. Bytes,
+    characters and words are the totals of the split times `(n - 1) / n`, so the first token counts
+    as an average one. If the tokens are bytes or characters, the product is exactly the number of
+    targets, and bits per byte or per character are the published figures of enwik8 and text8. For
+    words and sub-words the error is at most the share of one token in the split.
 
-    Published perplexities of words are `perplexity`, with a word-level tokenizer and a token for
-    the end of a line. `word_perplexity` of sub-words compares to them if both count the same
-    words: `num_words` counts text between white space, without line ends.
+    Published perplexities of words are the `perplexity` of a word-level tokenizer with a token for
+    the end of a line. The `word_perplexity` of sub-words compares to them if both count the same
+    words: `num_words` counts pieces of text between white space, without line ends.
+
+    Fields from `segment_length` to `dynamic_decay` are conditions of the evaluation. A new setting
+    of this kind is also added to `evaluation_conditions`, which fills them.
     """
 
     split: str
@@ -99,12 +48,12 @@ class EvaluationResult:
     same_length: bool
     """True if every query saw the same number of positions."""
     same_length_keys: str | None
-    """Positions that these are; None without `same_length`."""
+    """Rule for these positions, see `ModelConfig`; None without `same_length`."""
     dtype_policy: str
     batch_size: int
     """Rows read side by side."""
     warm_up_tokens: int
-    """Tokens that a row read before its first target, limited by the start of the text."""
+    """Tokens that a row read before its first target, or fewer at the start of the text."""
     masks_documents: bool
     """True if no token saw earlier documents."""
     dynamic_learning_rate: float | None
@@ -114,7 +63,7 @@ class EvaluationResult:
     num_unknown: int | None = None
     """Targets for text outside the vocabulary; None if the tokenizer has no such token."""
     seconds: float
-    """Wall time, compiling included."""
+    """Wall time, including compilation."""
 
     @property
     def nats_per_token(self) -> float:
@@ -123,7 +72,7 @@ class EvaluationResult:
 
     @property
     def perplexity(self) -> float:
-        """Exponential of the mean: never a mean of perplexities."""
+        """Exponential of the mean loss, which differs from a mean of perplexities."""
         return perplexity(self.nats_per_token)
 
     @property
@@ -143,7 +92,7 @@ class EvaluationResult:
 
     @property
     def has_words(self) -> bool:
-        """True if tokens are words or pieces of words, so that a word has few tokens."""
+        """True if tokens are words or parts of words, so that a word has few tokens."""
         return bool(self.num_words) and self.tokenizer_kind not in ("bytes", "characters")
 
     @property
@@ -196,29 +145,9 @@ class EvaluationResult:
         return ", ".join(conditions)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class TextScore(EvaluationResult):
-    """Negative log-likelihood of a text by token; a lower one is a better prediction.
-
-    The first token is predicted from nothing and has no score.
-    """
-
-    token_ids: np.ndarray
-    """int32 vector of the tokens."""
-    nats: np.ndarray
-    """float64 vector of the nats of each token; NaN for the first."""
-    tokenizer: Tokenizer
-    """Tokenizer of the text."""
-
-    @functools.cached_property
-    def pieces(self) -> list[str]:
-        """Text of each token alone; bytes that are not UTF-8 are escaped."""
-        return self.tokenizer.decode_each(self.token_ids)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """Figures of the examples of a split."""
+    """Metrics of a task on the examples of a split."""
 
     split: str
     step: int
@@ -254,7 +183,7 @@ def bits(nats: float) -> float:
 
 
 def result_table(results: Sequence[EvaluationResult]) -> str:
-    """Formats figures, denominators and conditions of evaluations of one model."""
+    """Formats evaluations of one model as a table of figures and counts, with their conditions."""
     figures = [
         ("bits/byte", "bits_per_byte", ",.6f"),
         ("bits/character", "bits_per_character", ",.6f"),
@@ -267,8 +196,8 @@ def result_table(results: Sequence[EvaluationResult]) -> str:
         ("words", "num_words", ",.0f"),
         ("unknown tokens", "unknown_share", ".2%"),
     ]
-    # The figure is huge where tokens are shorter than words, and where words are the tokens it
-    # equals the perplexity.
+    # The perplexity of words is a huge number if a word has many tokens. If words are the tokens,
+    # it repeats the perplexity.
     if not all(each.has_words and each.tokenizer_kind != "words" for each in results):
         figures = [figure for figure in figures if "word" not in figure[0]]
     rows = [["", *(result.split for result in results)]]

@@ -1,4 +1,4 @@
-"""Evaluator of a task, for outputs and figures of examples on any number of replicas.
+"""Evaluator of a task, which computes outputs and metrics of examples on all replicas.
 
 Shape letters used in this module: B rows of a batch, E examples, L positions of a text, C outputs.
 """
@@ -33,7 +33,10 @@ Track = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 class TaskEvaluator:
-    """Evaluator of a model with the head of a task; `variables` as in `Evaluator`."""
+    """Evaluator of a model with the head of a task.
+
+    `variables`, if passed, are the weights of model and head, as described at `Evaluator`.
+    """
 
     def __init__(
         self,
@@ -48,25 +51,24 @@ class TaskEvaluator:
         self._strategy = None if is_alone else strategy
         self._variables = variables
         self.reads_given_variables = variables is not None
-        policy = config.evaluation.dtype_policy
-        model = create_evaluation_model(config.model, policy, self._strategy, variables)
+        model = create_evaluation_model(
+            config.model, config.evaluation.dtype_policy, self._strategy, variables
+        )
         scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
         with scope.scope():
             self.model = create_headed_model(model, config.task)
+        weights = [*self.model.language_model.weights, *self.model.head.weights]
+        self._weights = {variable.path: variable for variable in weights}
         if variables is not None:
             share_variables(self.model.head.weights, variables)
-        # A strategy compiles for itself; XLA would read a mirrored variable of the wrong device.
+        # TPUStrategy compiles this without being told. Elsewhere XLA is off under a strategy,
+        # because it would read a mirrored variable of the wrong device.
         compiles = config.may_compile and self._strategy is None
         self._function = compiled(self._outputs, self.model, compiles)
 
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Loads weights by path, the head's too; MismatchError if they do not fit the model."""
+        """Loads weights of model and head by path; raises MismatchError if they do not fit."""
         assign_weights(self._weights, arrays)
-
-    @property
-    def _weights(self) -> dict[str, keras.Variable]:
-        weights = [*self.model.language_model.weights, *self.model.head.weights]
-        return {variable.path: variable for variable in weights}
 
     def evaluate(
         self,
@@ -77,18 +79,19 @@ class TaskEvaluator:
         step: int,
         track: Track | None = None,
     ) -> TaskResult:
-        """Answers all examples and compares with their labels.
+        """Predicts the answers of all examples and compares them with the labels.
 
-        `metrics` are names for `compute_metrics`; `track` passes the batches on and shows
-        progress. Raises NonFiniteError if an output is not finite.
+        `metrics` are names for `compute_metrics`. `track`, see `outputs`, may show progress. Raises
+        NonFiniteError if an output is not finite.
         """
         begin = time.perf_counter()
         predictions, _ = answers_of(self._task, self.outputs(encoded, track))
-        kind, labels = self._task.kind, self._task.labels or ()
         return TaskResult(
             split=split,
             step=step,
-            figures=compute_metrics(metrics, kind, labels, encoded.examples, predictions),
+            figures=compute_metrics(
+                metrics, self._task.kind, self._task.labels or (), encoded.examples, predictions
+            ),
             num_examples=len(encoded.examples),
             num_tokens=len(encoded.token_ids),
             seconds=time.perf_counter() - begin,
@@ -97,15 +100,15 @@ class TaskEvaluator:
     def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> np.ndarray:
         """Computes the model's outputs for each example, in order, float32 `(E, C)`.
 
-        Texts of similar length are batched together, and all batches have one shape. Its rows and
-        segments are powers of two, so that many calls need few programs. Raises NonFiniteError if
-        an output is not finite.
+        A batch has texts of similar length. All batches of a call have one shape, whose numbers of
+        rows and segments are powers of two or the batch size, so that many calls need few programs.
+        `track` gets the begins of the batches and their number, and yields the begins. Raises
+        NonFiniteError if an output is not finite.
         """
         segment_length = self.config.model.segment_length
         num_segments = encoded.padded_length(segment_length) // segment_length
         length = segment_length * power_of_two(num_segments)
-        num_rows = power_of_two(len(encoded.examples))
-        num_rows = min(self.config.evaluation.batch_size, num_rows)
+        num_rows = min(self.config.evaluation.batch_size, power_of_two(len(encoded.examples)))
         copy_values(self._weights.values(), self._variables)
         rows = ReplicaRows(self._strategy, num_rows)
         order = np.argsort(-encoded.num_tokens, kind="stable")
@@ -118,8 +121,8 @@ class TaskEvaluator:
                 values = self._function(*batch)
             else:
                 values = self._strategy.run(self._function, args=batch)
-            outputs[numbers] = found = rows.join(values)[: len(numbers)]
-            is_finite = np.isfinite(found).all(axis=1)
+            outputs[numbers] = batch_outputs = rows.join(values)[: len(numbers)]
+            is_finite = np.isfinite(batch_outputs).all(axis=1)
             if not is_finite.all():
                 raise NonFiniteError(
                     "A prediction is not finite.",
@@ -133,9 +136,10 @@ class TaskEvaluator:
 
 
 def gather_texts(stream: Any, offsets: Any, texts: Any, length: int) -> tuple[Any, Any]:
-    """Returns the ids `(B, L)` of texts of a stream, padded with 0, and their lengths, int32.
+    """Returns the ids `(B, L)` of texts in a stream, padded with 0, and their lengths, int32.
 
-    It is part of data sets, so TensorFlow computes it on any backend.
+    `offsets` are the places where texts begin, `texts` the numbers of the texts. TensorFlow
+    computes this on any backend, because input pipelines of `tf.data` call it too.
     """
     begins = tf.gather(offsets, texts)
     counts = tf.gather(offsets, texts + 1) - begins
@@ -148,7 +152,7 @@ def gather_texts(stream: Any, offsets: Any, texts: Any, length: int) -> tuple[An
 def _gather_batch(
     encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens `(B, L)` and counts `(B,)` of examples; rows beyond repeat the last."""
+    """Returns tokens `(B, L)` and counts `(B,)` of examples; the last one fills missing rows."""
     numbers = np.pad(numbers, (0, num_rows - len(numbers)), mode="edge")
     token_ids, counts = gather_texts(encoded.token_ids, encoded.offsets, numbers, length)
     return np.asarray(token_ids), np.asarray(counts)

@@ -1,4 +1,9 @@
-"""Variables that have a shape and take no memory."""
+"""Variables that have a shape and a type, but take no memory.
+
+Compiling a program for a TPU, and building a model whose variables are replaced at once, need
+variables without values. TensorFlow would allocate and initialize them. Here their buffers are
+anonymous memory maps, whose pages the operating system supplies only when they are first used.
+"""
 
 import contextlib
 import mmap
@@ -9,18 +14,16 @@ import numpy as np
 
 from txl_tf.imports import tensorflow as tf
 
-# Smaller ones save too little, and may be read while a model is built.
+# Smaller variables would save too little, and may be read while a model is built.
 _SMALLEST_BYTES = 2**16
 
 
 @contextlib.contextmanager
 def unallocated_variables() -> Iterator[None]:
-    """Creates large variables from memory pages that are never written, in the block.
+    """Creates all large float variables of the block as zeros that take no memory.
 
-    A compiler reads only the shape and type of variables. Weights and the two means of Adam for
-    838 million parameters would be 10 GB. Here they are arrays of zeros, whose pages the
-    operating system supplies on first use, which never happens. Initial values are traced for
-    their shape and never computed.
+    Weights and the two means of Adam for 838 million parameters would be 10 GB. Initial values are
+    traced for their shape and never computed.
     """
 
     def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
@@ -35,6 +38,7 @@ def unallocated_variables() -> Iterator[None]:
 
 
 def _spec_of(initial_value: Any) -> "tf.TensorSpec":
+    """Returns shape and type of an initial value; traces a function in a graph that never runs."""
     if callable(initial_value):
         with tf.Graph().as_default():
             return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value()))
@@ -42,9 +46,10 @@ def _spec_of(initial_value: Any) -> "tf.TensorSpec":
 
 
 def _untouched_zeros(spec: "tf.TensorSpec") -> "tf.Tensor":
+    """Returns a tensor of zeros whose memory pages nothing has used yet."""
     pages = mmap.mmap(-1, spec.shape.num_elements() * spec.dtype.size)
     # NumPy lacks some types of TensorFlow, so the bits are passed as integers.
     numbers = np.frombuffer(pages, f"uint{8 * spec.dtype.size}").reshape(spec.shape)
-    # All other conversions from NumPy copy, and a copy touches the pages.
+    # DLPack shares the memory. All other conversions from NumPy copy it, which uses the pages.
     bits = tf.experimental.dlpack.from_dlpack(numbers.__dlpack__())
     return tf.bitcast(bits, spec.dtype)

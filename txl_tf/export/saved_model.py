@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.generation import GenerationConfig
+from txl_tf.config.generation import DEFAULT_NEW_TOKENS, GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens
 from txl_tf.errors import StorageError, errors_as, storage_errors
 from txl_tf.export.graph_texts import GraphTexts
@@ -26,16 +25,14 @@ from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import (
     file_sha256,
-    flush_tree_to_disk,
-    is_remote,
     list_folder,
     make_folder,
     read_file,
     remove_file,
     write_file,
 )
+from txl_tf.storage.listed_files import CHECKSUMS_FILE, files_below
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import CHECKSUMS_FILE, files_below
 
 _DEFAULT = "serving_default"
 _MAKE_ROOM = "Make room, or choose another folder."
@@ -183,8 +180,6 @@ def write_version(
             make_folder(os.path.dirname(path))
             write_file(path, content)
         _write_checksums(staging.path)
-        if not is_remote(folder):
-            flush_tree_to_disk(staging.path)
         staging.publish()
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf import samplers
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
-from txl_tf.config.generation import SamplingConfig, new_seed
+from txl_tf.config.generation import DEFAULT_NEW_TOKENS, SamplingConfig, new_seed
 from txl_tf.generation.decoding import (
     NOTHING,
     PENALTIES,

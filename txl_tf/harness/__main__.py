@@ -18,7 +18,7 @@ def main() -> int:
         require_tensorflow_backend()
         from lm_eval.__main__ import cli_evaluate
 
-        # Imported to register the model with the harness.
+        # The import registers the model with the harness.
         import txl_tf.harness.harness_model  # noqa: F401
 
         cli_evaluate()

@@ -1,4 +1,4 @@
-"""Model with memory for EleutherAI's lm-evaluation-harness."""
+"""Model for EleutherAI's lm-evaluation-harness, which reads long texts with memory."""
 
 import collections
 import itertools
@@ -19,7 +19,7 @@ from txl_tf.imports import require_extra
 
 require_extra("harness", "lm_eval", purpose="The harness")
 
-# The class below derives from the harness, so report a missing package first.
+# The class below derives from a class of the harness, so a missing package is reported first.
 from lm_eval.api.model import LM  # noqa: E402
 from lm_eval.api.registry import register_model  # noqa: E402
 from lm_eval.models.utils import normalize_gen_kwargs  # noqa: E402
@@ -32,7 +32,7 @@ from tqdm import tqdm  # noqa: E402
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-# Supported generation settings; others would change the text, so they are refused.
+# Supported settings of generation. Other settings would change the text, so they are refused.
 _SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
 
 
@@ -40,9 +40,9 @@ _SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_
 class HarnessModel(LM):
     """Model `"txl"` of the harness, from a model folder of any kind.
 
-    Texts of any length are read segment by segment with memory, with the lengths and the precision
-    of the run's evaluations, so a document has the figures of `txl evaluate --text`. With an empty
-    context, the first token of the continuation is the context.
+    Texts of any length are read segment by segment with memory. Lengths and precision are those of
+    the run's evaluations, so a document has the figures of `txl evaluate --text`. If a context is
+    empty, the first token of the continuation is the context.
 
     Args:
         pretrained: path of a model folder of any kind, or a `TransformerXLCausalLM`.
@@ -51,18 +51,19 @@ class HarnessModel(LM):
             `None`: the tokenizer in the model folder.
         memory_length: optional int. See `TransformerXLCausalLM.score`.
         segment_length: optional int. See `TransformerXLCausalLM.score`.
-        max_length: optional int. Scores like a model without memory, in windows of this many
-            tokens: cuts documents into windows, and a context to fit into one window with its
-            continuation. Defaults to `None`: memory covers the whole text.
-        batch_size: int. Requests per batch, which do not affect log-likelihoods.
+        max_length: optional int. Length of a window in tokens, for scores like those of a model
+            without memory. Documents are divided into windows, and the beginning of a context is
+            cut off so that the rest and the continuation fit into one window. Defaults to `None`:
+            memory covers the whole text.
+        batch_size: int. Requests per batch. It does not affect log-likelihoods.
         seed: int. Equal seeds give equal texts in `generate_until`, for the same requests and
             `batch_size`.
-        device: not used, because TensorFlow selects devices.
-        max_batch_size: not used, because the batch size is fixed.
+        device: not used, because TensorFlow selects devices. The harness passes it.
+        max_batch_size: not used, because the batch size is fixed. The harness passes it.
 
     Raises:
         JobError: See `txl_tf.load`.
-        UsageError: If an argument is out of its range, or the extra is missing.
+        UsageError: If an argument is out of its range, or the model has no tokenizer.
 
     Example:
     ```python
@@ -123,7 +124,7 @@ class HarnessModel(LM):
         self._scorer = ContinuationScorer(evaluator.model, self._batch_size, evaluator.config)
 
     def get_model_info(self) -> dict[str, Any]:
-        """Returns lengths and precision of scoring, for the harness's results."""
+        """Returns the lengths and the precision of scoring, which the harness adds to results."""
         return evaluation_conditions(self._evaluator.config, self._lm.evaluation)
 
     def loglikelihood(
@@ -131,10 +132,10 @@ class HarnessModel(LM):
     ) -> list[tuple[float, bool]]:
         """Scores each continuation after its context, and tests if it is the greedy one.
 
-        Both are encoded together; the continuation starts after as many tokens as the context alone
-        has, without white space at its end. Log-likelihoods are in nats. Raises DataDamagedError
-        if the tokenizer cannot encode a text, and UsageError if a continuation is longer than
-        `max_length`.
+        The two texts are encoded together. The continuation starts after as many tokens as the
+        context has when it is encoded without the white space at its end. Log-likelihoods are in
+        nats. Raises DataDamagedError if the tokenizer cannot encode a text, and UsageError if a
+        continuation is longer than `max_length`.
         """
         arguments = [request.args for request in requests]
         pairs = [self._pair(*each) for each in arguments]
@@ -148,11 +149,11 @@ class HarnessModel(LM):
     def loglikelihood_rolling(
         self, requests: "Sequence[Instance]", disable_tqdm: bool = False
     ) -> list[float]:
-        """Scores whole documents, in nats; 0 for a document of fewer than two tokens.
+        """Returns the log-likelihoods of whole documents, in nats.
 
-        The first token counts as the mean of the others, as in `txl evaluate`, because the
-        harness divides by the bytes and words of the whole document. Raises DataDamagedError if
-        the tokenizer cannot encode a document.
+        The first token counts as the mean of the others, because the harness divides by the bytes
+        and words of the whole document. A document of fewer than two tokens has the score 0. Raises
+        DataDamagedError if the tokenizer cannot encode a document.
         """
         documents = [request.args[0] for request in requests]
         results = []
@@ -167,9 +168,9 @@ class HarnessModel(LM):
     ) -> list[str]:
         """Continues contexts, greedily unless sampling is requested.
 
-        The whole context is read with memory, even with `max_length`. A text ends before the first
-        text of `until` or the end of a document. Raises UsageError for a setting that is not
-        supported, or a context without a token.
+        The whole context is read with memory, even with `max_length`. A continuation ends before
+        the first text of `until`, or before the end of a document. Raises UsageError if a setting
+        is not supported or a context has no token.
         """
         arguments = [request.args for request in requests]
         results = [""] * len(arguments)
@@ -177,7 +178,7 @@ class HarnessModel(LM):
         with tqdm(total=len(arguments), desc="Texts", disable=disable_tqdm) as progress:
             for places in self._generation_batches(arguments):
                 contexts = [arguments[place][0] for place in places]
-                # Constant number of rows: each number compiles a new program.
+                # The number of rows is constant, because another number needs another program.
                 contexts += contexts[-1:] * (num_rows - len(contexts))
                 texts = self._generate(contexts, arguments[places[0]][1])
                 for place, text in zip(places, texts, strict=False):
@@ -189,7 +190,8 @@ class HarnessModel(LM):
     def _pair(self, context: str, continuation: str) -> Continuation:
         num_context = len(self._encode(context.rstrip()))
         token_ids = self._encode(context + continuation)
-        # A token may cross the border of the two, so together they may be fewer.
+        # A token may cross the border of the texts, so together they may have fewer tokens than
+        # the context alone.
         num_context = min(max(1, num_context), max(1, len(token_ids)))
         if self._max_length is None:
             return Continuation(token_ids, num_context)
@@ -204,7 +206,7 @@ class HarnessModel(LM):
         return Continuation(token_ids, len(token_ids) - num_scored)
 
     def _document_nats(self, document: str, token_ids: np.ndarray) -> float:
-        """Returns the nats of all tokens of a document; the first counts as the mean."""
+        """Returns the nats of all tokens of a document; the first token counts as the mean."""
         if len(token_ids) < 2:
             return 0.0
         if self._max_length is None:
@@ -233,9 +235,10 @@ class HarnessModel(LM):
     def _generation_batches(
         self, arguments: Sequence[tuple[str, dict[str, Any]]]
     ) -> Iterator[list[int]]:
-        """Groups the indices of requests with equal settings and similar lengths.
+        """Groups the indices of requests with equal settings and contexts of similar lengths.
 
-        No group has a context twice: with the seed of the group, its texts would be equal.
+        No group has a context twice, because a group has one seed, and so both texts would be
+        equal.
         """
         counts: collections.Counter[str] = collections.Counter()
         keys = []
@@ -244,9 +247,9 @@ class HarnessModel(LM):
             counts[context] += 1
         places = sorted(range(len(arguments)), key=keys.__getitem__)
         for _, group in itertools.groupby(places, lambda place: keys[place][:2]):
-            same = list(group)
-            for first in range(0, len(same), self._batch_size):
-                yield same[first : first + self._batch_size]
+            equal = list(group)
+            for first in range(0, len(equal), self._batch_size):
+                yield equal[first : first + self._batch_size]
 
     def _generate(self, contexts: list[str], settings: dict[str, Any]) -> list[str]:
         normal = normalize_gen_kwargs(settings)

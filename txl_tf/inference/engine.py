@@ -1,4 +1,4 @@
-"""Inference engine, which reads and writes tokens with fixed weights.
+"""Inference engine, which reads tokens with fixed weights.
 
 Shape letters used in this module: B rows, T tokens, M memory length, D hidden width.
 """
@@ -8,8 +8,9 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
+from txl_tf.inference.hidden_state_steps import HiddenStateSteps, takes_reading
+from txl_tf.inference.key_value_steps import KeyValueSteps
 from txl_tf.inference.stacked_steps import StackedSteps
-from txl_tf.inference.steps import HiddenStateSteps, KeyValueSteps, takes_reading
 from txl_tf.layers.token_ids import check_rank
 from txl_tf.models.computed_from_weights import ComputedFromWeights
 from txl_tf.models.language_model import language_model_of
@@ -19,8 +20,9 @@ class InferenceEngine:
     """Inference engine that reads tokens with fixed weights and carries memory.
 
     Memory is an argument and a result, as in the model. With relative positions it holds keys and
-    values: with fixed weights, attention would compute the same ones again from hidden states in
-    every segment. Otherwise it is the model's own memory. The layers of the model compute either.
+    values: with fixed weights, attention would compute the same keys and values from hidden states
+    again in every segment. Otherwise it is the model's own memory. In both cases the layers of the
+    model compute.
 
     Segments are read with `read` and `score`, single tokens with `steps`.
 
@@ -33,20 +35,20 @@ class InferenceEngine:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
             `StatefulTransformerXL` its inner model is used.
-        memory_length: optional int. `M`, if not as in `config`; not of recurrent models.
-        keeps_states: bool. If `True`, memory is the model's own, hidden states, which lets weights
-            change between reads.
-        segment_length: optional int. Tokens of a segment, if not as in `config`.
-        config: optional `ModelConfig` with the lengths to read with, if not the model's.
-        plan: optional `ExecutionPlan`, if not the plan of the model's device.
+        memory_length: optional int. `M`, if it differs from `config`. Recurrent models ignore it.
+        keeps_states: bool. If `True`, memory is the model's own memory of hidden states. Then
+            weights may change between reads.
+        segment_length: optional int. Tokens of a segment, if they differ from `config`.
+        config: optional `ModelConfig` with the lengths to read with, if they are not the model's.
+        plan: optional `ExecutionPlan`. By default it is chosen for the model's device.
         **choice: arguments of `ExecutionPlan.choose`, such as `num_rows`.
 
     Attributes:
         plan: `ExecutionPlan`.
         memory_length: int, 1 for recurrent models.
-        steps: `Steps` of the kind of memory.
-        cached_constants: function like `constants` for loops outside of programs. It computes
-            again only when a weight or the number of tokens has changed.
+        steps: `Steps` for the kind of memory, which read single tokens.
+        cached_constants: function like `constants` for loops outside of programs. It computes the
+            tensors again only when a weight or the number of tokens has changed.
     """
 
     def __init__(
@@ -89,9 +91,9 @@ class InferenceEngine:
         return self.steps.initial_memory(num_rows)
 
     def adopt(self, memory):
-        """Returns the memory of the model or of another engine as one of this engine.
+        """Returns a memory of the model or of another engine as a memory of this engine.
 
-        Raises ValueError if it is of another kind or length.
+        Raises ValueError if the memory is of another kind or length.
         """
         memory, own_memory = self.steps.converted(memory), self.initial_memory(1)
         kinds = [
@@ -102,30 +104,29 @@ class InferenceEngine:
             raise ValueError(
                 f"`memory` must be like {own_memory}, with any rows. Received: memory={memory}"
             )
-        # An engine with a longer memory may have filled more positions of the kernel for TPUs.
-        valid_length = ops.minimum(memory.valid_length, self.memory_length)
-        return memory._replace(valid_length=valid_length)
+        # Memories for the kernel for TPUs have the same number of places for different lengths. So
+        # an engine with a longer memory may have filled more of them.
+        return memory._replace(valid_length=ops.minimum(memory.valid_length, self.memory_length))
 
     def constants(self, num_tokens):
         """Computes the tensors for reading at most `num_tokens` that depend only on the weights."""
         return self.steps.constants(num_tokens)
 
     def read(self, token_ids, memory, *, lengths=None, document_starts=None, constants=None):
-        """Reads tokens; more than `segment_length` with the results of one segment after the other.
+        """Reads tokens. The results are the same as if each segment were read by its own call.
 
         Args:
             token_ids: int tensor `(B, T)`, or embedded inputs, see `TransformerXL`.
             memory: memory of the preceding tokens.
             lengths: optional int32 tensor `(B,)` or `()`, from 0 to `T`: the tokens of each row
-                that enter memory. Absolute positions count from the end of all `T`, at most one
-                segment.
-            document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
-                not with `lengths`.
+                that enter memory. Absolute positions count from the end of all `T` tokens, which
+                are then at most one segment.
+            document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`. It cannot be
+                combined with `lengths`.
             constants: optional result of `constants(T)`.
 
         Returns:
-            Tuple of the hidden states `(B, T, D)` and the memory after each row's
-            length.
+            Tuple of the hidden states `(B, T, D)` and the memory after the length of each row.
 
         Raises:
             ValueError: If ids are out of range.
@@ -133,8 +134,8 @@ class InferenceEngine:
         check_rank(token_ids, (2, 3), "(B, T)")
         num_tokens, at_once = token_ids.shape[1] or 0, self.segment_length
         if self.steps.spans_segments or num_tokens <= at_once:
-            arguments = token_ids, memory, lengths, document_starts, constants
-            return self.model(token_ids, memory, **self.steps.arguments(*arguments))
+            arguments = self.steps.arguments(token_ids, memory, lengths, document_starts, constants)
+            return self.model(token_ids, memory, **arguments)
         hidden = []
         for start in range(0, num_tokens, at_once):
             piece = slice(start, start + at_once)
@@ -146,18 +147,18 @@ class InferenceEngine:
     def hidden_states(self, token_ids, memory, lengths=None, document_starts=None, constants=None):
         """Returns the hidden states of all layers, and the next memory; arguments are as in `read`.
 
-        They are a list of the embeddings and the output of every block, `L + 1` tensors
-        `(B, T, D)`. With the model's own memory at most one segment is read. Recurrent models have
-        no such states.
+        The hidden states are a list of the embeddings and the output of each of `L` blocks, `L + 1`
+        tensors `(B, T, D)`. With the model's own memory, `T` is at most one segment. Recurrent
+        models have no such states.
         """
         self.model.check_inputs(token_ids)
-        arguments = token_ids, memory, lengths, document_starts, constants
-        return self.model.hidden_states(token_ids, memory, **self.steps.arguments(*arguments))
+        arguments = self.steps.arguments(token_ids, memory, lengths, document_starts, constants)
+        return self.model.hidden_states(token_ids, memory, **arguments)
 
     def score(self, token_ids, target_ids, memory, **as_read):
-        """Scores the tokens `(B, T)` after `token_ids`: nats, float32 `(B, T)`, and next memory.
+        """Scores the tokens `(B, T)` that follow `token_ids`; further arguments are as in `read`.
 
-        Further arguments are as in `read`.
+        Returns the negative log-likelihoods in nats, float32 `(B, T)`, and the next memory.
         """
         hidden, memory = self.read(token_ids, memory, **as_read)
         return self.model.negative_log_likelihood(hidden, target_ids), memory

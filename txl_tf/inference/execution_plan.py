@@ -5,35 +5,34 @@ from typing import Any, Literal
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.imports import is_on_jax
-from txl_tf.layers.attention_operators import AllHeads, HeadByHead
+from txl_tf.layers.attention.operators import AllHeads, AttentionOperator, HeadByHead
 from txl_tf.tpu_kernels.attention_plan import AttentionKernel
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
 _ALL_HEADS = AllHeads()
-# Products of this many rows take the least time per token; more rows make large scores.
+# The number of tokens with the least time of products per token; more tokens make large scores.
 _TOKENS_PER_READ = 256
-# Head by head, scores are small, and the copies of memory in each read dominate.
+# Head by head, scores are small, and a read spends most time on copies of memory.
 _TOKENS_PER_READ_BY_HEAD = 1024
-# On a TPU no scores are written, and a read moves all weights and copies memory.
+# On a TPU scores stay on the chip, and a read moves all weights and copies memory.
 _TOKENS_PER_READ_ON_CHIP = 1024
 # On a CPU, XLA fuses the elementwise work that dominates narrow models, but its products are
 # slower.
 _WIDEST_COMPILED_ON_CPU = 64
-# Caches of a CPU may hold fewer bytes of float32 weights and memory; rounding gains nothing there.
+# Caches of a CPU may hold float32 weights and memory of fewer bytes. Then rounding gains nothing.
 _FEWEST_ROUNDED_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
-    """Way to attend of an engine, the tokens it reads at once, and the parts to compile.
+    """Way in which an engine attends, the tokens that it reads at once, and the parts to compile.
 
-    An engine compiles nothing itself: its caller does so by the plan.
+    An engine compiles nothing itself: its caller compiles as the plan says.
     """
 
-    operator: Any = _ALL_HEADS
-    """An object of `layers.attention_operators`, or `OnChipAttention`."""
+    operator: AttentionOperator = _ALL_HEADS
     tokens_per_read: int = 0
-    """Tokens of all rows to read at once; at least a segment is read."""
+    """Tokens of all rows to read at once; at least one segment is read."""
     compile_read: bool
     """True if XLA compiles the reading of segments."""
     compile_step: bool = False
@@ -41,8 +40,8 @@ class ExecutionPlan:
     stacks_layers: bool = False
     """True if the reading of a single token may be a loop over layers, see `StackedSteps`."""
     rounds_steps: bool = False
-    """True if memory between steps, and weights in that loop, are in bfloat16, half the bytes. Sums
-    stay float32."""
+    """True if that loop stores weights and memory in bfloat16, which halves their bytes. Sums stay
+    float32."""
 
     @classmethod
     def choose(
@@ -61,10 +60,11 @@ class ExecutionPlan:
     ) -> "ExecutionPlan":
         """Returns the fastest plan for a device.
 
-        `num_rows` are the rows read side by side, `None` if unknown. `keeps_states` is true if
-        memory is the model's own, `writes` if tokens are also read one at a time, and
-        `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
-        `jit_compile` overrides the choice. `storage_dtype="auto"` lets steps round.
+        `num_rows` rows are read together, `None` if unknown. `keeps_states` is true if memory is
+        the model's own, `writes` if tokens are also read one at a time, and `is_distributed` under
+        a `tf.distribute.Strategy`, which compiles for itself. `jit_compile` overrides whether XLA
+        compiles, except on JAX, which always compiles. `memory_length` is 0 for models that are not
+        float32. `storage_dtype="auto"` lets steps round.
         """
         if is_on_jax():
             jit_compile = True  # as every program of JAX
@@ -88,8 +88,8 @@ class ExecutionPlan:
         compiles_step = not is_distributed if jit_compile is None else jit_compile
         may_stack = on_cpu and num_rows and writes and compiles_step and memory_length > 0
         rounds = storage_dtype == "auto" and _gains_by_rounding(config, memory_length)
-        # Several rows share one reading of the weights, but their products would copy a slice of
-        # stacked ones. So only rounded weights are stacked for them.
+        # A matrix product reads the weights once for several rows, but it would copy its slice of
+        # stacked weights. So for several rows only rounded weights are stacked.
         stacks_layers = bool(may_stack and (num_rows == 1 or rounds))
         return cls(
             tokens_per_read=_TOKENS_PER_READ,
@@ -100,21 +100,23 @@ class ExecutionPlan:
         )
 
     def segments_per_read(self, num_rows: int, segment_length: int) -> int:
-        """Returns how many segments of a row are best read at once, at least 1."""
+        """Returns how many segments of each row to read at once, at least 1."""
         return max(1, self.tokens_per_read // (num_rows * segment_length))
 
 
 def _gains_by_rounding(config: ModelConfig, memory_length: int) -> bool:
-    """True if a step reads more than caches hold, in sizes that the products need."""
+    """True if a step reads more bytes than caches hold, and all sizes can be divided into pairs."""
     width = config.num_heads * config.head_dim
-    sizes = (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
     layer = 2 * config.hidden_dim * (2 * width + config.intermediate_dim)
     num_bytes = 4 * config.num_layers * (layer + 2 * memory_length * width)
-    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(size % 2 == 0 for size in sizes)
+    return num_bytes >= _FEWEST_ROUNDED_BYTES and all(
+        size % 2 == 0
+        for size in (memory_length, config.hidden_dim, config.head_dim, config.intermediate_dim)
+    )
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:
-    """Returns how many tokens of a row `OnChipAttention` reads at once, as whole segments."""
+    """Returns how many tokens of a row `OnChipAttention` reads at once: whole segments."""
     return max(1, _TOKENS_PER_READ_ON_CHIP // (num_rows * segment_length)) * segment_length
 
 

@@ -1,4 +1,4 @@
-"""Reader of rows of tokens, segment by segment with memory: one loop for all that is computed.
+"""Reader of rows of tokens, segment by segment with memory.
 
 Shape letters used in this module: B rows, S tokens that are read at once, T segment length,
 D hidden width.
@@ -20,8 +20,8 @@ from txl_tf.layers.compiled_parts import compiled
 class SegmentBatch(NamedTuple):
     """Next tokens of all rows, padded on the right with 0.
 
-    `token_ids` are int32 `(B, S)`. `start` is the place of the first token in every row, `lengths`
-    are the tokens of each row, `(B,)`, the padding excluded.
+    `token_ids` are int32 `(B, S)`. `start` is the place of the first of them in every row.
+    `lengths`, `(B,)`, are the numbers of tokens without padding.
     """
 
     token_ids: np.ndarray
@@ -30,7 +30,7 @@ class SegmentBatch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A batch that was read, the outputs for it, and the memory after it."""
+    """A batch, the outputs for its tokens, and the memory after it."""
 
     batch: Any
     outputs: Any
@@ -44,8 +44,8 @@ def read_batches(
 ) -> Iterator[Piece]:
     """Reads batches in order; `step` maps a batch and a memory to outputs and the next memory.
 
-    Rows begin with the `initial_memory` in each batch whose `start` is 0. It is created then, as a
-    copy in reserve could be as large as all else.
+    In each batch whose `start` is 0, the rows begin with the `initial_memory`. This function is
+    called only then, as an empty memory that is kept could be as large as everything else.
     """
     memory = None
     for batch in batches:
@@ -61,10 +61,11 @@ class SegmentReader:
     Args:
         engine: `InferenceEngine`.
         compute: optional function with the arguments of `engine.read` that returns outputs and the
-            next memory. Defaults to `None`: `engine.read`, with hidden states `(B, S, D)`.
+            next memory. By default it is `engine.read`, whose outputs are the hidden states
+            `(B, S, D)`.
 
     Attributes:
-        engine: the given engine.
+        engine: `InferenceEngine` of the constructor.
     """
 
     def __init__(self, engine: InferenceEngine, compute: Callable[..., Any] | None = None) -> None:
@@ -73,14 +74,14 @@ class SegmentReader:
         # On a CPU, XLA takes longer to compile than to read a few texts.
         compiles = engine.plan.compile_read and device_of(engine.model) != "CPU"
         self._read_whole = compiled(compute, engine.model, compiles)
-        # The lengths of what follows a memory vary too much to compile.
+        # After a memory, the lengths of texts vary too much to compile a program for each.
         self._read_next = compiled(compute, engine.model)
 
     def read_texts(self, rows: Sequence[np.ndarray], num_rows: int) -> Iterator[Piece]:
-        """Reads at most `num_rows` texts from an empty memory, some whole segments at once.
+        """Reads at most `num_rows` texts from an empty memory, one or more segments at once.
 
-        No token sees the padding after it, so the outputs of a text do not depend on the others.
-        All segments are whole, as absolute positions count from the end of one.
+        No token sees the padding after it, so the outputs of a text do not depend on other texts.
+        All segments are padded to their full length, from whose end absolute positions count.
         """
         engine, longest = self.engine, max(map(len, rows))
         num_segments = -(-longest // engine.segment_length)
@@ -90,18 +91,18 @@ class SegmentReader:
         rows = [*rows, *[np.zeros(0, np.int32)] * (num_rows - len(rows))]
 
         def step(batch: SegmentBatch, memory: Any) -> tuple[Any, Any]:
-            ids = ops.convert_to_tensor(batch.token_ids)
-            return self._read_whole(ids, memory, constants=constants)
+            return self._read_whole(
+                ops.convert_to_tensor(batch.token_ids), memory, constants=constants
+            )
 
         batches = (_batch(rows, start, size, size) for start in range(0, longest, size))
-        begin = functools.partial(engine.initial_memory, num_rows)
-        yield from read_batches(step, batches, begin)
+        yield from read_batches(step, batches, lambda: engine.initial_memory(num_rows))
 
     def read_next(self, rows: Sequence[np.ndarray], memory: Any) -> Iterator[Piece]:
-        """Reads the text after a memory, segment by segment; no row's padding enters memory.
+        """Reads texts that follow a memory, segment by segment; no padding enters memory.
 
-        Rows may be empty. Without `takes_lengths` of the engine's steps, they must have equal
-        lengths.
+        Rows may be empty. If `takes_lengths` of the engine's steps is false, all rows must have the
+        same length.
         """
         engine = self.engine
         constants_of = functools.cache(engine.cached_constants)
@@ -110,9 +111,12 @@ class SegmentReader:
             ids = ops.convert_to_tensor(batch.token_ids)
             if not engine.steps.takes_lengths:
                 return self._read_next(ids, memory)
-            lengths = common_length(batch.lengths)
-            constants = constants_of(batch.token_ids.shape[1])
-            return self._read_next(ids, memory, lengths=lengths, constants=constants)
+            return self._read_next(
+                ids,
+                memory,
+                lengths=common_length(batch.lengths),
+                constants=constants_of(batch.token_ids.shape[1]),
+            )
 
         batches = segments(rows, engine.segment_length, self._pad)
         yield from read_batches(step, batches, lambda: memory)
@@ -123,11 +127,11 @@ class SegmentReader:
         if not engine.steps.takes_lengths:
             return length
         if not engine.config.has_relative_positions:
-            return engine.segment_length  # from whose end absolute positions count
+            return engine.segment_length  # absolute positions count from its end
         return min(engine.segment_length, power_of_two(length))
 
     def memory_after(self, rows: Sequence[np.ndarray], memory: Any) -> Any:
-        """Returns the memory after the text of each row, which may be of different lengths."""
+        """Returns the memory after the texts of all rows, whose lengths may differ."""
         if not self.engine.steps.takes_lengths and len({len(row) for row in rows}) > 1:
             alone = [
                 self.memory_after([row], _row_of(memory, number)) for number, row in enumerate(rows)
@@ -143,7 +147,7 @@ def segments(
     segment_length: int,
     size_of: Callable[[int], int] = lambda length: length,
 ) -> Iterator[SegmentBatch]:
-    """Cuts rows into segments; `size_of` maps the tokens of one to its size with padding."""
+    """Cuts rows into segments; `size_of` maps a number of tokens to the size with padding."""
     longest = max(map(len, rows))
     for start in range(0, longest, segment_length):
         length = min(segment_length, longest - start)
@@ -174,7 +178,7 @@ def joined_rows(memories: list[Any]) -> Any:
 
 
 def common_length(lengths: Any) -> Any:
-    """Returns lengths as a tensor, which is a scalar if all are equal: that is faster."""
+    """Returns lengths as a tensor, a scalar if all are equal, with which programs are faster."""
     lengths = np.asarray(lengths, np.int32)
-    is_common = (lengths == lengths[0]).all()
-    return ops.convert_to_tensor(lengths[0] if is_common else lengths, "int32")
+    are_equal = (lengths == lengths[0]).all()
+    return ops.convert_to_tensor(lengths[0] if are_equal else lengths, "int32")

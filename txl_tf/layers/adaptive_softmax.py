@@ -22,9 +22,10 @@ from txl_tf.layers.cluster_loops import (
 from txl_tf.layers.configured_layer import ConfiguredLayer, normal_unless
 from txl_tf.layers.token_ids import check_token_ids
 
-_MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
+# The most logits of a tail that exist at a time, 256 MiB in float32.
+_MAX_CHUNK_LOGITS = 2**26
+# Number of tokens assumed for capacities if the shape is unknown.
 _UNKNOWN_NUM_TOKENS = 1024
-"""Number of tokens assumed for capacities if it is unknown."""
 
 
 class VocabularyLayer(ConfiguredLayer):
@@ -117,11 +118,13 @@ class AdaptiveEmbedding(VocabularyLayer):
     """
 
     def build(self, token_ids_shape):
-        shapes = self.clusters.table_shapes
         # Only the rows that are looked up are cast, not the whole table.
-        self.tables = self._weights("table", shapes, self.embeddings_initializer, autocast=False)
-        shapes = self.clusters.projection_shapes
-        self.projections = self._weights("projection", shapes, self.projection_initializer)
+        self.tables = self._weights(
+            "table", self.clusters.table_shapes, self.embeddings_initializer, autocast=False
+        )
+        self.projections = self._weights(
+            "projection", self.clusters.projection_shapes, self.projection_initializer
+        )
 
     def __call__(self, token_ids, *args, **kwargs):
         check_token_ids(token_ids, self.clusters.vocabulary_size)
@@ -203,11 +206,15 @@ class AdaptiveSoftmax(VocabularyLayer):
         self.tie_weights = tie_weights
 
     def build(self, hidden_shape, **other_shapes):
-        clusters, zeros = self.clusters, keras.initializers.Zeros()
+        clusters = self.clusters
         if not self.tie_weights:
             self.tables = self._weights("table", clusters.table_shapes, self.embeddings_initializer)
-        shapes = [(size,) for size in clusters.sizes]
-        self.biases = self._weights("bias", shapes, zeros, autocast=False)
+        self.biases = self._weights(
+            "bias",
+            [(size,) for size in clusters.sizes],
+            keras.initializers.Zeros(),
+            autocast=False,
+        )
         shapes = [
             None if self._shares_projection(index) else shape
             for index, shape in enumerate(clusters.output_projection_shapes)
@@ -235,8 +242,8 @@ class AdaptiveSoftmax(VocabularyLayer):
     def logits(self, hidden, tables=None, projections=None):
         """Returns scores whose softmax are the probabilities; arguments and shape as in a call.
 
-        They are the products with the table. With `cutoffs` the tails have no scores beside those
-        of the head, and all scores are log-probabilities.
+        Without `cutoffs` they are the products with the table. With `cutoffs` they are
+        log-probabilities, because the products of a tail only compare ids of this tail.
         """
         if self.clusters.cutoffs:
             return self.call(hidden, tables, projections)
@@ -252,8 +259,8 @@ class AdaptiveSoftmax(VocabularyLayer):
         for index, (table, bias, projection) in enumerate(tails):
             features = project_back(hidden, projection)
             logits = table_logits(features, table, bias)
-            of_cluster = head_log_probs[..., size + index : size + index + 1]
-            parts.append(of_cluster + ops.log_softmax(logits, axis=-1))
+            cluster_log_prob = head_log_probs[..., size + index : size + index + 1]
+            parts.append(cluster_log_prob + ops.log_softmax(logits, axis=-1))
         return ops.concatenate(parts, axis=-1)
 
     def negative_log_likelihood(self, hidden, target_ids, tables=None, projections=None):
@@ -275,11 +282,13 @@ class AdaptiveSoftmax(VocabularyLayer):
         nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
         if self.clusters.cutoffs:
             total = 0.0
-            # How many tokens of each tail are computed at a time changes no result. Multiples of 8
-            # are the rows of a TPU's tile of float32.
+            # The number of tokens that are computed at a time changes no result. It is a multiple
+            # of 8, the rows of a TPU's tile of float32.
             expected = self.clusters.tail_capacities(static_num_tokens(target_ids))
-            most = [max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]]
-            capacities = list(map(min, expected, most))
+            limits = [
+                max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]
+            ]
+            capacities = list(map(min, expected, limits))
             for index, ids, group, capacity in self._tails(flat_ids, clusters, capacities):
                 total = total + cluster_negative_log_likelihood(
                     hidden, ids, group, capacity, *weights[index]
@@ -305,14 +314,16 @@ class AdaptiveSoftmax(VocabularyLayer):
             # The gradient of one split is one concatenation; slices would give a sum of whole
             # tables.
             tables = ops.split(tables[0], list(self.clusters.cutoffs), axis=0)
-        used = [
+        projections = [
             self._shared_projection(index, projections)
             if self._shares_projection(index)
             else own_projection
             for index, own_projection in enumerate(self.projections)
         ]
-        used = [None if each is None else ops.cast(each, self.compute_dtype) for each in used]
-        return list(zip(tables, self.biases, used, strict=True))
+        projections = [
+            None if each is None else ops.cast(each, self.compute_dtype) for each in projections
+        ]
+        return list(zip(tables, self.biases, projections, strict=True))
 
     def _shared_projection(self, index, projections):
         shapes = self.clusters.projection_shapes

@@ -132,8 +132,9 @@ def cluster_negative_log_likelihood(
 
         return normalizers - target_logits, gradient
 
-    weights = _as_tensors(table, bias, projection)
-    return ops.custom_gradient(forward)(hidden, target_ids, *group, *weights)
+    return ops.custom_gradient(forward)(
+        hidden, target_ids, *group, *_as_tensors(table, bias, projection)
+    )
 
 
 def _normalizers(hidden, target_ids, chunks, weights):

@@ -18,8 +18,8 @@ from txl_tf.imports import is_on_jax, jax, tensorflow as tf
 _PARTS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
     "compiled_parts", default=None
 )
+# Bits of a float32 NaN, one of millions, that no arithmetic produces.
 _NEVER = 0x7FA5C31D
-"""Bits of a float32 NaN, one of millions, that no arithmetic produces."""
 
 
 @contextlib.contextmanager

@@ -5,42 +5,27 @@ Shape letters used in this module:
   D hidden width, N heads, H head width.
 """
 
-from typing import Any
-
 import keras
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.attention import MemoryAttention, RelativeAttention, ShawAttention
-from txl_tf.layers.attention_operators import AllHeads
+from txl_tf.layers.attention.memory_attention import MemoryAttention, check_call
+from txl_tf.layers.attention.operators import AllHeads
+from txl_tf.layers.attention.relative_attention import RelativeAttention
+from txl_tf.layers.attention.shaw_attention import ShawAttention
 from txl_tf.layers.compiled_parts import compiled_part
+from txl_tf.layers.configured_layer import initializer_of
 from txl_tf.layers.feed_forward import FeedForward, GRUGate
-from txl_tf.layers.memory_variables import (
-    check_state_is_trained,
-    clear_state,
-    create_state,
-    read_state,
-    rows_of_state,
-    write_state,
-)
+from txl_tf.layers.memory_variables import MemoryVariables, check_state_is_trained
 from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.layers.visible_keys import VisibleKeys
+from txl_tf.stateless_random import fold_seed
 
-
-def initializer_of(config: ModelConfig, stddev: float) -> keras.initializers.Initializer:
-    """Returns a new initializer: uniform if the model is, or normal with `stddev`."""
-    if config.initializer == "uniform":
-        return keras.initializers.RandomUniform(-config.initializer_range, config.initializer_range)
-    return keras.initializers.RandomNormal(stddev=stddev)
-
-
-def add_positions(positions: Any, inputs: Any, memory: Any) -> tuple[Any, Any]:
-    """Adds positions `(K, D)`, counted from the end of the segment, to segment and memory."""
-    memory_length = 0 if memory is None else memory.shape[1]
-    if memory_length:
-        memory = ops.cast(memory, inputs.dtype) + positions[:memory_length]
-    return inputs + positions[memory_length:], memory
+# Sites of `fold_seed` where a block draws dropout masks: attention probabilities, attended values,
+# inner activations of the feed-forward layer, its results. `models/transformer_xl.py` keeps the
+# sites of its blocks apart.
+_PROBABILITIES, _ATTENDED, _INNER, _TRANSFORMED = range(4)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -71,11 +56,12 @@ class DecoderBlock(keras.layers.Layer):
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
         position_encoding: optional float tensor `(K, D)`; row `j` encodes the
-            distance `K - 1 - j`. Sinusoids by default.
+            distance `K - 1 - j`. Sinusoids by default. Only with the positions of Transformer-XL.
         memory: optional float tensor `(B, M, D)`. This block's inputs for the
             previous `M` tokens, not of a stateful block. It gets no gradient.
         attention_mask: optional boolean tensor that broadcasts to `(B, N, T, K)`, True
-            where attention is allowed. By default every filled place up to the query.
+            where attention is allowed. By default a query sees itself and all filled places before
+            it, as far as `config` lets it see.
         content_bias: float tensor `(N, H)`, only with `config.share_attention_biases`.
         position_bias: float tensor `(N, H)`, as `content_bias`.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
@@ -87,7 +73,8 @@ class DecoderBlock(keras.layers.Layer):
 
     Raises:
         ValueError: If a stateful block is built without a fixed batch size, gets a batch with more
-            rows, or is evaluated in a compiled function.
+            rows or another memory, or is evaluated in a compiled function; if other arguments
+            exclude each other.
     """
 
     def __init__(self, config, stateful=False, **kwargs):
@@ -96,7 +83,7 @@ class DecoderBlock(keras.layers.Layer):
         self.config = config
         self.stateful = stateful
         self.kernel_initializer = initializer_of(config, config.initializer_stddev)
-        self.__dict__["_state"] = ()  # hidden from Keras' tracking, see `create_state`
+        self._state = None  # `MemoryVariables` of a stateful block
         common = {"dtype": self.dtype_policy}
         shared_axes = (1,) if config.variational_dropout else ()
 
@@ -104,8 +91,9 @@ class DecoderBlock(keras.layers.Layer):
             return SeededDropout(config.dropout, shared_axes, name=name, **common)
 
         def norm(name):
-            epsilon = config.layer_norm_epsilon
-            return keras.layers.LayerNormalization(epsilon=epsilon, name=name, **common)
+            return keras.layers.LayerNormalization(
+                epsilon=config.layer_norm_epsilon, name=name, **common
+            )
 
         self.attention = self._create_attention()
         self.attention_dropout = dropout("attention_dropout")
@@ -148,15 +136,15 @@ class DecoderBlock(keras.layers.Layer):
 
     @property
     def memory(self):
-        return self._state[0]
+        return self._state.variables[0]
 
     @property
     def valid_length(self):
-        return self._state[1]
+        return self._state.variables[1]
 
     @property
     def variables(self):
-        return [*super().variables, *self._state]
+        return super().variables + ([] if self._state is None else self._state.variables)
 
     def build(self, inputs_shape, **other_shapes):
         batch_size, _, hidden_dim = inputs_shape
@@ -180,7 +168,7 @@ class DecoderBlock(keras.layers.Layer):
                     f"`keras.Input(batch_shape=...)`. Received: inputs_shape={inputs_shape}"
                 )
             shape = (batch_size, self.config.memory_length, hidden_dim)
-            self.__dict__["_state"] = create_state([shape], self.dtype)
+            self._state = MemoryVariables([shape], self.dtype)
 
     def call(
         self,
@@ -198,65 +186,76 @@ class DecoderBlock(keras.layers.Layer):
     ):
         valid_length = None
         if self.stateful:
+            check_call(stateful=True, memory=memory, kept=kept)
             check_state_is_trained(training, inputs)
-            num_rows = rows_of_state(self._state, inputs)
-            memory, valid_length = read_state(self._state, num_rows)
+            num_rows = self._state.rows_of(inputs)
+            memory, valid_length = self._state.read(num_rows)
         memory_length = 0 if memory is None else memory.shape[1]
-        if attention_mask is None and attend is None:
+        num_tokens = ops.shape(inputs)[1]
+        if attention_mask is None and attend is None and kept is None:
             visible = VisibleKeys(
-                num_tokens=ops.shape(inputs)[1],
+                num_tokens=num_tokens,
                 memory_length=memory_length,
                 valid_length=valid_length,
                 farthest=self.config.farthest(memory_length),
             )
             attend = AllHeads().bind(visible, self.compute_dtype)
-        position = {}
-        if self.config.position_encoding == "transformer_xl":
-            if position_encoding is None and distances is None:
-                position_encoding = functional.relative_positional_encoding(
-                    memory_length + ops.shape(inputs)[1],
-                    inputs.shape[-1],
-                    self.config.clamp_length,
-                    inputs.dtype,
-                )
-            position = {
-                "position_encoding": position_encoding,
-                "content_bias": content_bias,
-                "position_bias": position_bias,
-            }
-        # Here, not in the attention: added positions and normalisation of the memory need a
-        # gradient, but the memory itself must not get one.
-        hidden, context = inputs, None if memory is None else ops.stop_gradient(memory)
+        is_transformer_xl = self.config.position_encoding == "transformer_xl"
+        if is_transformer_xl and position_encoding is None and distances is None:
+            position_encoding = functional.relative_positional_encoding(
+                memory_length + num_tokens,
+                inputs.shape[-1],
+                self.config.clamp_length,
+                inputs.dtype,
+            )
+        # Only some classes of attention take these arguments, so `None` is not passed on.
+        position = {
+            "position_encoding": position_encoding,
+            "content_bias": content_bias,
+            "position_bias": position_bias,
+        }
+        hidden, query_inputs, context = self.attention_inputs(inputs, memory)
+        attended = self.attention(
+            query_inputs,
+            memory=context,
+            attention_mask=attention_mask,
+            dropout_seed=fold_seed(dropout_seed, _PROBABILITIES),
+            training=training,
+            kept=kept,
+            distances=distances,
+            attend=attend,
+            **{name: each for name, each in position.items() if each is not None},
+        )
+        attended, next_kept = (attended, None) if kept is None else attended
+        outputs = self._transform(hidden, attended, dropout_seed, training)
+        if self.stateful:
+            length = functional.next_valid_length(valid_length, memory_length, num_tokens)
+            self._state.write([functional.next_memory(memory, inputs), length], num_rows)
+        return outputs if kept is None else (outputs, next_kept)
+
+    def attention_inputs(self, inputs, memory):
+        """Returns the residual, the inputs of the queries, and the memory that attention reads.
+
+        The inputs are `(B, T, D)`, memory `(B, M, D)` or `None`; the results have these shapes.
+        """
+        # The memory itself must not get a gradient, but its positions and its norm need one. So it
+        # is stopped before both.
+        context = None if memory is None else ops.stop_gradient(memory)
+        hidden, memory_length = inputs, 0 if memory is None else memory.shape[1]
         if self.config.position_encoding == "learned":
             # Added in every segment again, because the distance of remembered tokens grows.
             rows = functional.distances_to_end(
                 memory_length + ops.shape(inputs)[1], self.config.num_positions
             )
             positions = ops.cast(ops.take(self.position_table, rows, axis=0), inputs.dtype)
-            hidden, context = add_positions(positions, hidden, context)
-        query_inputs = hidden
-        if self.config.pre_norm:
-            query_inputs = self.attention_norm(hidden)
-            if memory_length:
-                # Memory holds inputs before the norm, so its gain and offset apply to both.
-                context = self.attention_norm(ops.cast(context, inputs.dtype))
-        attended = self.attention(
-            query_inputs,
-            memory=context,
-            attention_mask=attention_mask,
-            dropout_seed=functional.fold_seed(dropout_seed, 0),
-            training=training,
-            kept=kept,
-            distances=distances,
-            attend=attend,
-            **position,
-        )
-        attended, next_kept = (attended, None) if kept is None else attended
-        outputs = self._transform(hidden, attended, dropout_seed, training)
-        if self.stateful:
-            length = functional.next_valid_length(valid_length, memory_length, ops.shape(inputs)[1])
-            write_state(self._state, [functional.next_memory(memory, inputs), length], num_rows)
-        return outputs if kept is None else (outputs, next_kept)
+            hidden, context = functional.add_positions(positions, hidden, context)
+        if not self.config.pre_norm:
+            return hidden, hidden, context
+        query_inputs = self.attention_norm(hidden)
+        if memory_length:
+            # Memory holds inputs before the norm, so its gain and offset apply to both.
+            context = self.attention_norm(ops.cast(context, inputs.dtype))
+        return hidden, query_inputs, context
 
     def project_memory(self, states):
         """Returns the keys and values `(B, M, N * H)` of the inputs of earlier tokens."""
@@ -266,42 +265,50 @@ class DecoderBlock(keras.layers.Layer):
 
     def _transform(self, inputs, attended, seed, training):
         """Adds the results of attention and then of the feed-forward layer to the inputs."""
-        # The matrix products of gates are faster outside of compiled parts.
-        part = compiled_part if self.attention_gate is None else lambda method, weights: method
-        # A compiled part copies a result that it returns twice, so post norm returns one tensor.
         norm = self.feed_forward_norm if self.config.pre_norm else self.attention_norm
-        added = part(self._add_attended, norm.weights)(inputs, attended, seed, training)
+        add_attended = self._part(self._add_attended, norm.weights)
+        added = add_attended(inputs, attended, seed, training)
         transformed = self.feed_forward(
-            added[-1], dropout_seed=functional.fold_seed(seed, 2), training=training
+            added[-1], dropout_seed=fold_seed(seed, _INNER), training=training
         )
         weights = () if self.config.pre_norm else self.feed_forward_norm.weights
-        return part(self._add_transformed, weights)(added[0], transformed, seed, training)
+        add_transformed = self._part(self._add_transformed, weights)
+        return add_transformed(added[0], transformed, seed, training)
+
+    def _part(self, method, weights):
+        # The matrix products of gates are faster outside of compiled parts.
+        return compiled_part(method, weights) if self.config.residual_gate is None else method
 
     def _add_attended(self, inputs, attended, seed, training):
-        """Returns the residual sum and its norm with pre norm, only its norm with post norm."""
+        """Returns the residual sum and its norm with pre norm, only its norm with post norm.
+
+        A compiled part copies a tensor that it returns twice, so with post norm the tuple has one.
+        """
         attended = self.attention_dropout(
-            attended, seed=functional.fold_seed(seed, 1), training=training
+            attended, seed=fold_seed(seed, _ATTENDED), training=training
         )
         # The residual adds the inputs before their norm, so one path passes no layer.
-        hidden = (self.attention_gate or ops.add)(inputs, attended)  # [B, T, D]
+        add = self.attention_gate or ops.add
+        hidden = add(inputs, attended)  # [B, T, D]
         if self.config.pre_norm:
             return hidden, self.feed_forward_norm(hidden)
         return (self.attention_norm(hidden),)
 
     def _add_transformed(self, hidden, transformed, seed, training):
         transformed = self.feed_forward_dropout(
-            transformed, seed=functional.fold_seed(seed, 3), training=training
+            transformed, seed=fold_seed(seed, _TRANSFORMED), training=training
         )
-        hidden = (self.feed_forward_gate or ops.add)(hidden, transformed)
+        add = self.feed_forward_gate or ops.add
+        hidden = add(hidden, transformed)
         return hidden if self.config.pre_norm else self.feed_forward_norm(hidden)  # [B, T, D]
 
     def reset_state(self):
         """Clears the memory of all rows."""
-        clear_state(self._state)
+        self._state.clear()
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
 
     def get_config(self):
-        config = self.config.to_dict()
-        return {**super().get_config(), "config": config, "stateful": self.stateful}
+        own = {"config": self.config.to_dict(), "stateful": self.stateful}
+        return {**super().get_config(), **own}

@@ -90,8 +90,8 @@ class GRUGate(ConfiguredLayer):
         h = tanh(W_h y + U_h (r * x))
         x + z * (h - x)
 
-    The bias `b` starts at 2, so that the result is near `x` at first. The kernels of `y` are side
-    by side in one, as are the kernels of `x` without `U_h`.
+    The bias `b` starts at 2, so that the result is near `x` at first. The three kernels of `y` are
+    one matrix, and so are `U_r` and `U_z`.
 
     Args:
         kernel_initializer: initializer of all kernels. Defaults to a normal

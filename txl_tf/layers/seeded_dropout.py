@@ -1,4 +1,4 @@
-"""Dropout that all layers use, whose masks depend on a seed for each row alone.
+"""Dropout of all layers, whose masks depend only on a seed for each row.
 
 Shape letters used in this module: B rows, T segment length, D hidden width.
 """
@@ -6,7 +6,7 @@ Shape letters used in this module: B rows, T segment length, D hidden width.
 import keras
 from keras import ops
 
-from txl_tf import functional, stateless_random
+from txl_tf import stateless_random
 from txl_tf.imports import tensorflow as tf
 from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.configured_layer import ConfiguredLayer
@@ -32,7 +32,7 @@ class SeededDropout(ConfiguredLayer):
     Call arguments:
         inputs: float tensor `(B, ...)`.
         seed: optional int32 tensor `(B, 2)`, a seed per row, or `(2,)`, from which
-            `functional.row_seeds` makes those for the rows 0 to `B - 1`.
+            `functional.row_seeds` derives the seeds of the rows 0 to `B - 1`.
         training: bool. If `True`, dropout is active.
 
     Returns:
@@ -75,14 +75,14 @@ class SeededDropout(ConfiguredLayer):
         if seed is None:
             return drawn_row_seeds(self.seed_generator, num_rows)
         if len(seed.shape) == 1:
-            seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
+            seed = stateless_random.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
         return seed
 
 
 def drawn_row_seeds(seed_generator, num_rows):
-    """Draws the seed of each row, int32 `(B, 2)`; replicas draw others, as in one larger batch."""
+    """Draws the seed of each row, int32 `(B, 2)`; rows of all replicas count as one batch."""
     rows = ops.arange(num_rows, dtype="int32")
     is_tensorflow = keras.backend.backend() == "tensorflow"
     if is_tensorflow and (replica := tf.distribute.get_replica_context()) is not None:
         rows = rows + replica.replica_id_in_sync_group * num_rows
-    return functional.row_seeds(seed_generator.next(), rows)
+    return stateless_random.row_seeds(seed_generator.next(), rows)

@@ -14,24 +14,30 @@ from txl_tf import functional
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class VisibleKeys:
-    """Keys that each query may attend to: from its first one to the query itself."""
+    """Keys that each query may attend to: from its first one to the query itself.
+
+    Attributes:
+        num_tokens: int or int32 tensor. `T`.
+        memory_length: int. `M`, the most tokens that are remembered.
+        num_unused: int. Places at the front of memory that are never filled, `P - M`.
+        valid_length: optional int32 tensor `(B,)`. Filled places of memory; by default all `M`.
+        farthest: optional int. Largest distance that a query sees.
+        document_starts: optional bool tensor `(B, T)`, true for the first token of each document;
+            keys before it are hidden.
+        segment_length: optional int. Tokens of a segment, if the `T` tokens are several segments;
+            each segment is masked as if it were read alone.
+        lengths: optional int32 tensor `(B,)` or `()`. Tokens of each row that enter memory; by
+            default all.
+    """
 
     num_tokens: Any
-    """`T`, a number or an int32 tensor."""
     memory_length: int
-    """`M`, tokens that are remembered."""
     num_unused: int = 0
-    """Places at the front of memory that are never filled, `P - M`."""
     valid_length: Any = None
-    """Filled places of memory, int32 `(B,)`; `None` means all `M`."""
     farthest: int | None = None
-    """Largest distance that a query sees."""
     document_starts: Any = None
-    """Bool `(B, T)`, true for the first token of each document; keys before it are hidden."""
     segment_length: int | None = None
-    """Tokens of a segment, if `T` is several segments: each is masked as if it were read alone."""
     lengths: Any = None
-    """Tokens of each row that enter memory, int32 `(B,)` or `()`; `None` means all."""
 
     @property
     def num_places(self) -> int:
@@ -79,11 +85,7 @@ class VisibleKeys:
 
     def mask_over_keys(self) -> Any:
         """Returns true where attention is allowed, bool `(B, 1, T, K)`; `B` may be 1."""
-        queries = ops.expand_dims(ops.arange(self.num_tokens, dtype="int32"), 1)
-        keys = ops.arange(self.num_places + self.num_tokens, dtype="int32")
-        mask = keys >= ops.expand_dims(self.first_keys(), 2)
-        mask = ops.logical_and(mask, keys <= queries + self.num_places)
-        return ops.expand_dims(mask, 1)
+        return ops.equal(functional.shift_padded(self.mask_over_distances("float32")), 0)
 
     def next_valid_length(self) -> Any:
         """Returns the filled places after these tokens, int32 `(B,)`."""

@@ -1,16 +1,16 @@
-"""Folders of models and of runs, with their descriptions.
+"""Folders of models and runs: their kinds, their descriptions, and how they are opened and written.
 
 | kind | files |
 |---|---|
 | "run" | `run.json`, `config.json`, `vocabulary/`, `checkpoints/step-NNNNNNNN/`, perhaps `base/` |
-| "checkpoint" | `manifest.json` and `state.data`, in a run or alone |
+| "checkpoint" | `manifest.json` and `state.data`, in a run or copied from a run |
 | "model" | `config.json`, `vocabulary/`, and the files of a checkpoint |
 | "export" | a SavedModel, with `config.json` and `vocabulary/` in `assets.extra/` |
 | "data set" | `manifest.json`, and the files that it lists |
 
-`txl convert` and `save_to_preset` write a "model". A checkpoint that was copied out of its run is
-one too, once the run's `config.json` and `vocabulary/` are beside its files. TensorFlow is imported
-only when weights are read or written.
+`txl convert` and `save_to_preset` write a "model". A checkpoint that was copied out of its run
+becomes a "model" when the run's `config.json` and `vocabulary/` are put beside its files.
+TensorFlow is imported only when weights are read or written.
 """
 
 from txl_tf.model_folder.descriptions import (

@@ -1,8 +1,7 @@
-"""Descriptions of runs, `run.json`, and of models, `config.json`, and the data that they fit."""
+"""Descriptions of runs (`run.json`) and models (`config.json`), and checks that data fit them."""
 
 import dataclasses
 import itertools
-import json
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
@@ -15,11 +14,12 @@ from txl_tf.errors import (
     InputMissingError,
     MismatchError,
     UsageError,
-    first_line,
+    errors_as,
     storage_errors,
 )
-from txl_tf.storage.untrusted_files import read_json_object
-from txl_tf.training.checkpoints import CheckpointStore
+from txl_tf.storage.files import RESTORE_REMEDY
+from txl_tf.storage.strict_json import json_file, read_json_object
+from txl_tf.training.checkpoints.checkpoint_store import CheckpointStore
 
 if TYPE_CHECKING:
     import keras
@@ -31,8 +31,8 @@ CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints of a run."""
 
 _FORMAT_VERSION = 1
-# Settings that may change between starts of a run. They change no finite step except for the order
-# of its sums, which the number of replicas changes too.
+# Settings of training that may change when a run is started again. They do not change a finite
+# step except in the order of its sums, which the number of replicas changes too.
 _FREE_FIELDS = (
     "steps_per_loop",
     "checkpoint_every_steps",
@@ -50,16 +50,19 @@ _FREE_FIELDS = (
 
 
 def settings_file(config: FrozenConfig) -> bytes:
-    """Returns the contents of a JSON file that `read_settings_file` reads."""
-    values = {"format_version": _FORMAT_VERSION, **config.to_dict()}
-    return (json.dumps(values, indent=1) + "\n").encode()
+    """Returns the content of a JSON file that `read_settings_file` reads."""
+    return json_file({"format_version": _FORMAT_VERSION, **config.to_dict()}, indent=1)
 
 
 _Config = TypeVar("_Config", bound=FrozenConfig)
 
 
 def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
-    """Reads settings from a JSON file; `None` without one; DataDamagedError or MismatchError."""
+    """Reads a configuration from a JSON file; `None` if there is no file.
+
+    Raises DataDamagedError for invalid settings, MismatchError for another format, and
+    StorageError.
+    """
     with storage_errors("The settings cannot be read", path):
         try:
             values = read_json_object(path)
@@ -72,28 +75,23 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
             where=path,
             remedy="Use the version of txl-tf that wrote the file.",
         )
-    try:
+    what = "The settings in the file are invalid"
+    with errors_as(DataDamagedError, ValueError, what, path, RESTORE_REMEDY):
         return config.from_dict(values)
-    except ValueError as error:
-        raise DataDamagedError(
-            f"The settings in the file are invalid: {first_line(error)}",
-            where=path,
-            remedy="Restore the file from a copy.",
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunStart(FrozenConfig):
-    """Origin of the weights that a run began from."""
+    """Origin of the weights that a run began with."""
 
     source: str
-    """Folder of the model."""
+    """Path of the folder with the weights."""
     kind: str
-    """Kind of the folder, see `FolderKind`."""
+    """Kind of that folder, see `FolderKind`."""
     step: Annotated[int, not_negative()]
-    """Training steps of the weights; 0 if unknown."""
+    """Number of steps that the weights were trained for; 0 if it is unknown."""
     vocabulary: Literal["same", "shared"]
-    """With "shared", only the rows of tokens in both vocabularies were taken."""
+    """With "shared", only the rows of tokens that both vocabularies have were copied."""
 
     def __str__(self) -> str:
         rows = ", only tokens that both vocabularies have" if self.vocabulary == "shared" else ""
@@ -102,22 +100,22 @@ class RunStart(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription(FrozenConfig):
-    """Contents of `run.json`."""
+    """Description of a run: the content of `run.json`."""
 
     experiment: ExperimentConfig
     """All settings."""
     data: dict[str, Any]
-    """Values that decide the tokens, see `data_identity`."""
+    """Values that determine the tokens, see `data_identity`."""
     extended_at: tuple[int, ...] = ()
-    """Numbers of steps, in order, at which the finished run was extended."""
+    """Each number of steps that the run had finished when it was extended, in order."""
     first_learning_rate: float | None = None
-    """Learning rate before an extension changed it; `None` if none did."""
+    """Learning rate before the first extension with another rate; `None` if there was none."""
     start: RunStart | None = None
-    """Origin of the initial weights; `None` for random weights."""
+    """Origin of the initial weights; `None` if they were drawn at random."""
     data_folder: str | None = None
-    """Folder that the data was last read from."""
+    """Folder that the last start of the run read its data from."""
     backend: Literal["tensorflow", "jax"] = "tensorflow"
-    """Backend of Keras that trained last; any may go on."""
+    """Backend of Keras in the last start of the run. The next start may have another backend."""
 
     def validate(self) -> None:
         training, model = self.experiment.training, self.experiment.model
@@ -132,7 +130,11 @@ class RunDescription(FrozenConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that checkpoints are bound to, as they were before extensions."""
+        """Returns the identity that every checkpoint of the run stores.
+
+        It has the settings that determine every step, as they were before extensions, so that an
+        extended run still reads its earlier checkpoints.
+        """
         values = deciding_settings(self.experiment, self.data, self.start)
         values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
         if self.first_learning_rate is not None:
@@ -140,12 +142,12 @@ class RunDescription(FrozenConfig):
         return values
 
     def checkpoints(self, folder: str) -> CheckpointStore:
-        """Returns the checkpoints in the folder of this run, for reading."""
+        """Returns a reader of the checkpoints in the folder of this run."""
         return CheckpointStore(os.path.join(folder, CHECKPOINTS), self.identity())
 
     @classmethod
     def read(cls, folder: str) -> Self:
-        """Reads the description of the run in a folder; InputMissingError without one."""
+        """Reads the description of the run in a folder; InputMissingError if there is no run."""
         description = read_settings_file(os.path.join(folder, RUN_FILE), cls)
         if description is None:
             what, remedy = "There is no run in this folder.", "Name the folder of a run."
@@ -156,13 +158,17 @@ class RunDescription(FrozenConfig):
 def deciding_settings(
     experiment: ExperimentConfig, data: dict[str, Any], start: RunStart | None = None
 ) -> dict[str, Any]:
-    """Returns the settings that decide every step of a run."""
+    """Returns the settings, data and origin that determine every step of a run."""
     values = experiment.to_dict()
     training = {
         name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
     }
-    deciding = {"model": values["model"], "optimizer": values["optimizer"]}
-    deciding |= {"training": training, "data": data}
+    deciding = {
+        "model": values["model"],
+        "optimizer": values["optimizer"],
+        "training": training,
+        "data": data,
+    }
     if experiment.task is not None:
         deciding["task"] = values["task"]
     if start is not None:
@@ -172,20 +178,20 @@ def deciding_settings(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelDescription(EvaluatedModel):
-    """Contents of `config.json`."""
+    """Description of a model: the content of `config.json`."""
 
     tokenizer: str | None = None
-    """Kind of the tokenizer; None: there is no vocabulary."""
+    """Kind of the tokenizer. None means that there is no vocabulary."""
     tokenizer_sha256: str | None = None
     """Fingerprint of the tokenizer."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"
-    """With "mask", a document does not see the one before it."""
+    """Whether attention and memory cross into earlier documents ("ignore") or not ("mask")."""
     jit_compile: bool | None = None
-    """Setting of the run; False: XLA compiles nothing."""
+    """Setting of the run. False means that XLA compiles nothing."""
     stored_as: Literal["float32", "bfloat16", "int8"] = "float32"
     """Type of the stored weights."""
     step: Annotated[int, not_negative()] = 0
-    """Training steps of an export; other weights store their own."""
+    """Number of training steps, only for an export. Checkpoints store the number themselves."""
 
     @property
     def masks_documents(self) -> bool:
@@ -212,21 +218,21 @@ class ModelDescription(EvaluatedModel):
 
     @classmethod
     def of_model(cls, model: "keras.Model", tokenizer: Tokenizer | None, **others: Any) -> Self:
-        """Returns the description of a model; ValueError for a tokenizer of another size."""
+        """Returns the description of a model; ValueError if the tokenizer has another size."""
         check_vocabulary_size(model, tokenizer)
         if tokenizer is not None:
             others |= {"tokenizer": tokenizer.kind, "tokenizer_sha256": tokenizer.fingerprint}
         return cls(model=model.config, **others)
 
     def files(self, tokenizer: Tokenizer | None) -> dict[str, bytes]:
-        """Returns `config.json` and the vocabulary: content by path in a folder."""
+        """Returns `config.json` and the vocabulary files: their contents by path in a folder."""
         vocabulary = {} if tokenizer is None else tokenizer.vocabulary_files
         files = {f"{VOCABULARY}/{name}": content for name, content in vocabulary.items()}
         return {**files, CONFIG_FILE: settings_file(self)}
 
 
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
-    """Raises ValueError for a tokenizer with another vocabulary size than the model."""
+    """Raises ValueError if the tokenizer has another vocabulary size than the model."""
     size = model.config.vocabulary_size
     if tokenizer is not None and tokenizer.vocabulary_size != size:
         raise ValueError(
@@ -236,7 +242,7 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
 
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:
-    """Returns the values that decide the tokens of a data set."""
+    """Returns the values that determine the tokens of a data set."""
     return {
         "fingerprint": manifest.fingerprint,
         "corpus": manifest.corpus_name,
@@ -252,7 +258,10 @@ def check_dataset(
     config: EvaluatedModel | None = None,
     split: str | None = None,
 ) -> None:
-    """Checks that a data set fits split, tokenizer and model; UsageError or MismatchError."""
+    """Checks that a data set has a split, and the tokenizer and vocabulary size of a model.
+
+    Raises UsageError for a missing split, MismatchError for another tokenizer or size.
+    """
     if split is not None and split not in manifest.split_names:
         raise UsageError(
             f"There is no split {split} in this data set.",

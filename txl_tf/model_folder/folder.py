@@ -1,4 +1,4 @@
-"""Folder of a model of any kind: its settings, weights and tokenizer, and `load_model`."""
+"""Folders with a model: how they are identified, opened, read and written, and `load_model`."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from txl_tf.config.base import describe_differences
+from txl_tf.config.differences import describe_differences
 from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.data.prepared_dataset import Manifest, dataset_tokenizer, read_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -31,17 +31,17 @@ from txl_tf.model_folder.descriptions import (
     read_settings_file,
 )
 from txl_tf.storage.files import list_folder, path_exists
+from txl_tf.storage.listed_files import verify_checksums
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import verify_checksums
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.checkpoints import (
+from txl_tf.training.checkpoints.checkpoint_files import (
     DATA_FILE,
     MANIFEST_FILE,
     read_checkpoint,
     require_finite,
-    step_of_folder,
     write_checkpoint,
 )
+from txl_tf.training.checkpoints.checkpoint_store import step_of_folder
 
 if TYPE_CHECKING:
     import keras
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from txl_tf.models.language_model import LanguageModel
 
 StepChoice = int | Literal["best", "newest"] | None
-"""Checkpoint of a run; `None` selects the best on the split `valid`, or else the newest."""
+"""Checkpoint of a run. `None` means the best on the split `valid`, or the newest without a best."""
 FolderKind = Literal["run", "checkpoint", "model", "export", "data set"]
 BASE = "base"
-"""Folder in a run with adapters: the frozen weights, which its checkpoints leave out."""
+"""Folder in a run with adapters. It has the frozen weights, which the checkpoints omit."""
 GRAPH_FILE = "saved_model.pb"
 EXTRA = "assets.extra"
 """Folder of an export for files that a server does not read."""
@@ -64,9 +64,11 @@ _EXPORTED_SCALE = "weights/_scales/{}/.ATTRIBUTES/VARIABLE_VALUE"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """Folder of a model with its settings; `run` is `None` unless it is the folder of a run.
+    """Folder of a model with its settings, as `open_model` returns it.
 
-    `step` is the chosen checkpoint of a run, and `folder` the version of an export.
+    `folder` is the folder of the run if the user named a checkpoint inside a run, the version of an
+    export, and otherwise the folder that the user named. `kind` is the kind of the named folder.
+    `step` is the selected checkpoint of a run. `step` and `run` are `None` without a run.
     """
 
     kind: FolderKind
@@ -76,7 +78,7 @@ class ModelFolder:
     run: RunDescription | None = None
 
     def chosen_step(self) -> tuple[int, bool]:
-        """Returns the step of the chosen checkpoint of a run, and True if it is the best."""
+        """Returns the step of the selected checkpoint of a run, and True if it is the best."""
         assert self.run is not None
         store = self.run.checkpoints(self.folder)
         steps, best = store.steps(), store.best_step()
@@ -93,9 +95,9 @@ class ModelFolder:
                 remedy="Wait for an evaluation, or choose another --step.",
             )
         newest = steps[-1]
-        choices: dict[StepChoice, int | None] = {"newest": newest, "best": best}
-        choices[None] = newest if best is None else best
-        step = choices.get(self.step, self.step)
+        default = newest if best is None else best
+        by_name: dict[StepChoice, int | None] = {"newest": newest, "best": best, None: default}
+        step = by_name.get(self.step, self.step)
         if step not in steps:
             raise UsageError(
                 f"There is no checkpoint of step {step}.",
@@ -105,9 +107,11 @@ class ModelFolder:
         return int(step), step == best
 
     def read_weights(self, *, with_head: bool = False) -> tuple[int, dict[str, np.ndarray]]:
-        """Reads the step of the weights, 0 if unknown, and the verified weights by path.
+        """Reads the weights by path, compares their checksums, and returns them with their step.
 
-        Averages replace weights, adapters are merged, and numbers in fewer bits become float32.
+        The step is 0 if it is unknown. If the run averages its weights, the averages are returned.
+        Adapters are merged into the weights, and weights stored in fewer bits become float32.
+        `with_head` includes the head of a task.
         """
         if self.kind == "export":
             return self.description.step, _exported_weights(self.folder)
@@ -131,11 +135,11 @@ class ModelFolder:
         return step, merged_weights({**read_base(self.folder), **weights}, alpha)
 
     def load_model(self) -> "LanguageModel":
-        """Builds the model in float32 with its weights; errors of `load_model`."""
+        """Builds the model in float32 with its weights; raises the errors of `load_model`."""
         return build_model(self.description.model, self.read_weights()[1])
 
     def tokenizer(self) -> Tokenizer | None:
-        """Reads the tokenizer, see `read_tokenizer`; `None` without a vocabulary."""
+        """Reads the tokenizer with `read_tokenizer`; `None` if there is no vocabulary."""
         kind, sha256 = self.description.tokenizer, self.description.tokenizer_sha256
         if kind is None or sha256 is None:
             return None
@@ -150,11 +154,11 @@ def load_model(folder: str | os.PathLike[str], step: StepChoice = None) -> "Lang
     averages its weights, the averages are loaded.
 
     Args:
-        folder: path of a run, a checkpoint, a converted model or an export, also a remote
-            one (`gs://`), or of a `.keras` file.
-        step: optional int, `"best"` or `"newest"`. The checkpoint of a run: of this
-            step, the best on the split `valid`, or the newest. Defaults to `None`: the
-            best if one is known, or else the newest. Other models have one step only.
+        folder: str or path. Folder of a run, a checkpoint, a converted model or an export, which
+            may be remote (`gs://`); or a `.keras` file.
+        step: optional int, `"best"` or `"newest"`. Selects a checkpoint of a run: the one of this
+            step, the best on the split `valid`, or the newest. Defaults to `None`: the best if
+            one is known, otherwise the newest. Other models have only one set of weights.
 
     Returns:
         The model in float32: `TransformerXL`, `LSTMLanguageModel` or
@@ -186,10 +190,11 @@ def is_keras_file(path: str | os.PathLike[str]) -> bool:
 
 
 def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> ModelFolder:
-    """Finds the model of a folder of any kind and reads its settings, without TensorFlow.
+    """Identifies the kind of a folder, and reads the settings of its model.
 
-    A checkpoint inside a run is the run at its step. Raises InputMissingError if there is no model,
-    UsageError for a step where there is no choice, and DataDamagedError for invalid settings.
+    TensorFlow is not imported. A checkpoint inside a run opens the run at the step of the
+    checkpoint. Raises InputMissingError if there is no model, UsageError for a `step` if the folder
+    is not a run, and DataDamagedError for invalid settings.
     """
     kind, place = identify_folder(folder)
     if step is not None and kind != "run":
@@ -222,7 +227,10 @@ def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> Model
 
 
 def identify_folder(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, str]:
-    """Returns the kind of a folder, or `None`, and its path, or an export's newest version."""
+    """Returns the kind of a folder, or `None`, and the path of its files.
+
+    The path is the folder itself; for an export with versions it is the newest version.
+    """
     place = checked_path(folder)
     with storage_errors("The folder cannot be read", place):
         if _has(place, RUN_FILE) or _has(place, CHECKPOINTS):
@@ -244,7 +252,7 @@ def identify_folder(folder: str | os.PathLike[str]) -> tuple[FolderKind | None, 
 
 
 def _run_of_checkpoint(folder: str) -> tuple[str, int] | None:
-    """Returns the run that a checkpoint is inside of, and its step; `None` for other folders."""
+    """Returns the run that contains a checkpoint, and the step; `None` for other folders."""
     parent, name = os.path.split(folder.rstrip("/"))
     step, run = step_of_folder(name), os.path.dirname(parent) or "."
     if step is None or os.path.basename(parent) != CHECKPOINTS or not _has(run, RUN_FILE):
@@ -257,7 +265,7 @@ def _has(folder: str, name: str) -> bool:
 
 
 def checked_path(folder: str | os.PathLike[str]) -> str:
-    """Returns the path as text; UsageError for a remote one that has lost a slash."""
+    """Returns the path as text; UsageError if it is remote but has lost a slash."""
     path = os.fspath(folder)
     if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
         raise UsageError(
@@ -270,10 +278,8 @@ def checked_path(folder: str | os.PathLike[str]) -> str:
 
 def _read_checkpoint(folder: str, model: AnyModelConfig) -> tuple[int, dict[str, np.ndarray]]:
     manifest, arrays = read_checkpoint(folder)
-    checkpoint_model, folder_model = (
-        {"model": m} for m in (manifest["identity"].get("model"), model.to_dict())
-    )
-    differences = describe_differences(checkpoint_model, folder_model)
+    checkpoint_model, folder_model = manifest["identity"].get("model"), model.to_dict()
+    differences = describe_differences({"model": checkpoint_model}, {"model": folder_model})
     if differences:
         raise MismatchError(
             f"The weights are not of the model in config.json; {differences}",
@@ -284,7 +290,7 @@ def _read_checkpoint(folder: str, model: AnyModelConfig) -> tuple[int, dict[str,
 
 
 def _inference_weights(arrays: Mapping[str, np.ndarray], with_head: bool) -> dict[str, np.ndarray]:
-    # By the paths of the weights, because the averages also contain a count of steps.
+    # Selected by the paths of the weights, because the averages also contain a count of steps.
     prefixes = ("model/", "adapter/", *(["task/"] if with_head else []))
     paths = {name.partition("/")[2]: name for name in arrays if name.startswith(prefixes)}
     return {path: arrays.get(f"average/{path}", arrays[paths[path]]) for path in paths}
@@ -296,7 +302,7 @@ def _exported_weights(version: str) -> dict[str, np.ndarray]:
     shapes = reader.get_variable_to_shape_map()
     weights = {}
     for match in filter(None, map(_EXPORTED_WEIGHT.fullmatch, shapes)):
-        # NumPy has no bfloat16 of its own.
+        # TensorFlow converts, because NumPy itself has no bfloat16.
         array = tf.cast(reader.get_tensor(match[0]), tf.float32).numpy()
         scale = _EXPORTED_SCALE.format(match[1])
         path = match[1].replace(".S", "/")
@@ -305,7 +311,7 @@ def _exported_weights(version: str) -> dict[str, np.ndarray]:
 
 
 def build_model(config: AnyModelConfig, weights: Mapping[str, np.ndarray]) -> "LanguageModel":
-    """Builds a model in float32 with weights by path; MismatchError if they are of another one."""
+    """Builds a model in float32 and assigns weights by path; MismatchError if they do not fit."""
     from txl_tf.models import create_model
     from txl_tf.models.language_model import assign_weights
 
@@ -319,14 +325,15 @@ def write_model_folder(
 ) -> None:
     """Writes a model with its tokenizer as a folder, completely or not at all.
 
-    OutputExistsError if the folder exists, ValueError for another model or tokenizer.
+    Raises OutputExistsError if the folder exists, and ValueError if the model is not a
+    `TransformerXL` or the tokenizer has another vocabulary size.
     """
     if not isinstance(model.config, ModelConfig):
         raise ValueError(
             "Only a `TransformerXL` can be saved as a model folder. "
             f"Received: {type(model).__name__}"
         )
-    # Imported here, as it loads Keras.
+    # Imported here because it loads Keras.
     from txl_tf.models.plain_weights import plain_weights
 
     description = ModelDescription.of_model(model, tokenizer)
@@ -337,7 +344,7 @@ def write_model_folder(
 
 
 def write_base(run: WritableFolder, model: ModelConfig, weights: Mapping[str, np.ndarray]) -> None:
-    """Writes the frozen weights of a run with adapters in place of unfinished ones."""
+    """Writes the frozen weights of a run with adapters, and removes what an earlier start left."""
     with storage_errors("The folder of the run cannot be written", run.path):
         run.remove_folder(BASE)
         _write_model(run.subfolder(BASE), ModelDescription(model=model), weights)
@@ -356,12 +363,11 @@ def _write_model(
     manifest = write_checkpoint(folder.path, 0, arrays, {"model": description.model.to_dict()})
     folder.write(MANIFEST_FILE, manifest)
     for name, content in description.files(tokenizer).items():
-        *folders, file = name.split("/")
-        folder.subfolder(*folders).write(file, content)
+        folder.write(name, content)
 
 
 def read_base(folder: str) -> dict[str, np.ndarray]:
-    """Reads the frozen weights of a run with adapters, by path, or raises DataDamagedError."""
+    """Reads the frozen weights of a run with adapters; DataDamagedError if they are missing."""
     place = os.path.join(folder, BASE)
     try:
         return open_model(place).read_weights()[1]
@@ -374,7 +380,7 @@ def read_base(folder: str) -> dict[str, np.ndarray]:
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
-    """Returns the tokenizer itself, or the one in the folder of a data set or a model."""
+    """Returns a tokenizer unchanged, or reads it from the folder of a data set or a model."""
     if isinstance(source, Tokenizer):
         return source
     if not isinstance(source, str | os.PathLike):

@@ -24,7 +24,8 @@ def create_model(
     from txl_tf.models.transformer_xl import TransformerXL
 
     if isinstance(config, ModelConfig):
-        options = {"rematerialize": rematerialize, "attention_kernel": attention_kernel}
-        return TransformerXL(config, **options, dtype=dtype)
+        return TransformerXL(
+            config, rematerialize=rematerialize, attention_kernel=attention_kernel, dtype=dtype
+        )
     model_class = LSTMLanguageModel if isinstance(config, LSTMConfig) else QRNNLanguageModel
     return model_class(config, dtype=dtype)

@@ -19,7 +19,7 @@ from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.language_model import LanguageModel, language_model_of
 from txl_tf.models.model_with_loss import ModelWithLoss
 
-# Odd, and unlike the step of `functional.fold_seed`, so that no two segments share a seed.
+# Odd, and unlike the step of `fold_seed`, so that no two segments share a seed.
 _SEED_STEP = 0x3C6EF35F
 
 
@@ -177,8 +177,7 @@ class TransformerXLWithHead(ModelWithLoss):
         if training and dropout_seed is None:
             dropout_seed = drawn_row_seeds(self.seed_generator, num_rows)
         num_segments = -(-length // segment_length)
-        starts = ops.arange(num_segments, dtype="int32") * segment_length
-        starts = ops.reshape(starts, (-1, 1, 1, 1))
+        starts = ops.arange(num_segments, dtype="int32")[:, None, None, None] * segment_length
 
         def read_segment(start, segment, state):
             memory, hidden = state
@@ -187,8 +186,7 @@ class TransformerXLWithHead(ModelWithLoss):
             # Keras' `scan` would keep the memory of every segment.
             return memory, ops.where(starts == start, new[None], hidden)
 
-        shape_of_hidden = num_segments, num_rows, segment_length, width
-        hidden = ops.zeros(shape_of_hidden, model.compute_dtype)
+        hidden = ops.zeros((num_segments, num_rows, segment_length, width), model.compute_dtype)
         state = model.initial_memory(num_rows), hidden
         _, hidden = read_in_graph(
             read_segment, token_ids, state, segment_length, num_read=num_read
@@ -206,16 +204,18 @@ class TransformerXLWithHead(ModelWithLoss):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        for name in ("language_model", "head"):
-            part = keras.saving.deserialize_keras_object(config[name], custom_objects)
-            config = {**config, name: part}
-        return cls(**config)
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects)
+            for name in ("language_model", "head")
+        }
+        return cls(**{**config, **parts})
 
 
 def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:
     """Adds the head of a task to a language model; its weights are drawn from Keras' seed."""
-    options = {"dropout": task.head_dropout, "dtype": model.dtype_policy, "name": "head"}
-    head = PooledHead(task.num_outputs, task.pooling, **options)
+    head = PooledHead(
+        task.num_outputs, task.pooling, task.head_dropout, dtype=model.dtype_policy, name="head"
+    )
     return TransformerXLWithHead(model, head, dtype=model.dtype_policy)
 
 

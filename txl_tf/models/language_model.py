@@ -128,8 +128,8 @@ class LanguageModel(keras.Model):
         return f"<{type(self).__name__} of {self.count_params():,} parameters: {', '.join(sizes)}>"
 
     def get_config(self):
-        config = {**super().get_config(), "config": self.config.to_dict()}
-        return {**config, **quantized_layers(self)}
+        own = {"config": self.config.to_dict(), **quantized_layers(self)}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -148,14 +148,14 @@ def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def quantized_layers(model: keras.Model) -> dict[str, Any]:
     """Returns the `quantization_modes` of all layers in their order, or nothing if all are None.
 
-    Filters may choose some layers.
+    Only some layers have a mode if `quantize` was called with filters.
     """
     modes = [getattr(each, "quantization_mode", None) for each in nested_layers(model)]
     return {"quantization_modes": modes} if any(modes) else {}
 
 
 def quantize_layers(model: keras.Model, modes: Sequence[str | None]) -> None:
-    """Quantizes the layers of a new model, before its weights are loaded, which are stored so.
+    """Quantizes the layers of a new model, so that quantized weights can be loaded into it.
 
     A `DTypePolicyMap` has quantized its layers already.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import KeysAndValues
+from txl_tf.layers.attention.projections import KeysAndValues
 from txl_tf.layers.visible_keys import VisibleKeys
 
 
@@ -139,7 +139,7 @@ class MemoryBesideRecent(NamedTuple):
 
     @property
     def valid_length(self) -> Any:
-        """Filled places of memory, without recent tokens."""
+        """Filled places of memory, int32 `(B,)`; recent tokens do not count."""
         return self.memory.valid_length
 
     def of_layer(self, layer: int) -> dict[str, Any]:

@@ -19,12 +19,15 @@ class ModelWithLoss(keras.Model):
 
     The subclass defines `default_loss` and `check_ids`, which raises ValueError for inputs and
     targets of a batch with wrong ids.
+
+    Attributes:
+        outputs_logits: bool. True if losses and metrics must take logits.
+        has_loss_per_position: bool. True if losses are `(B, T)`, so that a weight `(B,)` must be
+            repeated for all positions.
     """
 
     outputs_logits = True
-    """Whether losses and metrics must take logits."""
     has_loss_per_position = False
-    """Whether losses are `(B, T)`, so that a weight `(B,)` must be repeated for all positions."""
 
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
         loss = self.default_loss() if loss is None else loss
@@ -104,7 +107,7 @@ class ModelWithLoss(keras.Model):
 
 
 def _takes_probabilities(function: Any) -> bool:
-    """True for a loss or metric, or its name, that takes probabilities although it has a choice."""
+    """True if a loss or metric, or the one of a name, could take logits but takes probabilities."""
     if isinstance(function, str):
         for module in (keras.losses, keras.metrics):
             try:

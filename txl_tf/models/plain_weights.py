@@ -10,8 +10,8 @@ from txl_tf.models.language_model import LanguageModel, nested_layers
 def plain_weights(model: LanguageModel, purpose: str) -> dict[str, np.ndarray]:
     """Returns the weights of a model by path, with low-rank adapters merged into their kernels.
 
-    Raises ValueError for a model that its configuration does not describe, as its layers are
-    quantized or of a class of the user's; `purpose` is what then is not possible.
+    Raises ValueError for a model that its configuration does not describe, because its layers are
+    quantized or of a class of the user's. `purpose` begins the message of the error.
     """
     for layer in nested_layers(model):
         own_package = type(layer).__module__.partition(".")[0] in ("txl_tf", "keras")

@@ -1,107 +1,20 @@
 """Recurrent baselines: LSTM and QRNN language models that carry their state.
 
-Shape letters used in this module: B rows, T segment length, C input width, D hidden width,
-E embedding width, V vocabulary, L layers.
+Shape letters used in this module: B rows, T segment length, D hidden width, E embedding width.
 """
+
+import itertools
 
 import keras
 from keras import ops
 
-from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from txl_tf.layers.configured_layer import normal_unless
+from txl_tf.layers.quasi_recurrent import QuasiRecurrent
 from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
-
-
-class QuasiRecurrent(keras.layers.Layer):
-    """A QRNN layer of filter width 2 with fo-pooling (Bradbury et al., 2017, Section 2).
-
-    Candidates and gates depend on the inputs `x` of this position and the one before alone, so
-    they are one product for all positions:
-
-        z = tanh(x[t-1] Wz' + x[t] Wz + bz)
-        f = sigmoid(x[t-1] Wf' + x[t] Wf + bf)
-        o = sigmoid(x[t-1] Wo' + x[t] Wo + bo)
-
-    Only the pooling is recurrent, and it works on each channel separately:
-
-        c[t] = f * c[t-1] + (1 - f) * z
-        h[t] = o * c[t]
-
-    At the start of a segment, `x[t-1]` `(B, C)` and `c[t-1]` `(B, D)` come from the end of the
-    previous one, and are returned for the next one. Gates and cell states are at least float32
-    under any policy, because rounding in half precision would erase a long memory.
-
-    References:
-     - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)
-    """
-
-    def __init__(self, units, kernel_initializer=None, **kwargs):
-        # Autocasting would round the given cell state.
-        super().__init__(autocast=False, **kwargs)
-        self.units = units
-        self.kernel_initializer = normal_unless(kernel_initializer)
-
-    def build(self, inputs_shape, **other_shapes):
-        self.kernel = self.add_weight(
-            shape=(2, inputs_shape[-1], 3 * self.units),
-            initializer=self.kernel_initializer,
-            name="kernel",
-        )
-        self.bias = self.add_weight(
-            shape=(3 * self.units,), initializer="zeros", autocast=False, name="bias"
-        )
-
-    def call(self, inputs, previous_input, cell_state):
-        inputs = ops.cast(inputs, self.compute_dtype)
-        first = ops.expand_dims(ops.cast(previous_input, self.compute_dtype), 1)
-        inputs_before = ops.concatenate([first, inputs[:, :-1]], axis=1)  # [B, T, C]
-        kernel = ops.cast(self.kernel, self.compute_dtype)
-        sums = ops.matmul(inputs_before, kernel[0]) + ops.matmul(inputs, kernel[1])
-        sums = functional.at_least_float32(sums)
-        sums = sums + ops.cast(self.bias, sums.dtype)
-        candidates, forget_gates, output_gates = ops.split(sums, 3, axis=-1)  # z, f, o
-        candidates = ops.tanh(candidates)
-        forget_gates = ops.sigmoid(forget_gates)
-        output_gates = ops.sigmoid(output_gates)
-        cells = _pool(candidates, forget_gates, cell_state)  # [B, T, D]
-        outputs = ops.cast(output_gates * cells, self.compute_dtype)
-        return outputs, functional.at_least_float32(inputs[:, -1]), cells[:, -1]
-
-
-def _pool(candidates, forget_gates, cell_state):
-    """Computes the cell states `(B, T, D)` of all positions in about `log2(T)` steps.
-
-    A run of positions changes the cell state by one decay and one addition, and two adjoining
-    runs combine into one: `f2 * (f1 * c + a1) + a2 = (f1 * f2) * c + (f2 * a1 + a2)`. Every step
-    doubles the length of the run that ends at each position.
-    """
-    segment_length = ops.shape(candidates)[1]
-    decays, additions = forget_gates, (1.0 - forget_gates) * candidates
-    if isinstance(segment_length, int):
-        run_length = 1
-        while run_length < segment_length:
-            run_length, decays, additions = _doubled(run_length, decays, additions)
-    else:
-        _, decays, additions = ops.while_loop(
-            lambda run_length, *_: run_length < segment_length, _doubled, (1, decays, additions)
-        )
-    first = ops.expand_dims(ops.cast(cell_state, decays.dtype), 1)  # [B, 1, D]
-    return decays * first + additions
-
-
-def _doubled(run_length, decays, additions):
-    """Combines the run that ends at each position with the run before it."""
-    positions = ops.arange(ops.shape(decays)[1], dtype="int32")
-    has_run_before = ops.reshape(positions >= run_length, [1, -1, 1])
-    before = ops.roll(additions, run_length, axis=1)
-    totals = additions + decays * ops.where(has_run_before, before, ops.zeros_like(before))
-    before = ops.roll(decays, run_length, axis=1)
-    decays = decays * ops.where(has_run_before, before, ops.ones_like(before))
-    return 2 * run_length, decays, totals
+from txl_tf.stateless_random import fold_seed
 
 
 class RecurrentLanguageModel(LanguageModel):
@@ -118,14 +31,14 @@ class RecurrentLanguageModel(LanguageModel):
     config_class = RecurrentConfig
 
     def __init__(self, config, **kwargs):
-        # Autocasting would round the given states.
+        # Autocasting would round the states in memory.
         super().__init__(config, autocast=False, **kwargs)
         config, common = self.config, {"dtype": self.dtype_policy}
         initializer = self._initializer()
         table = {
             "vocabulary_size": config.vocabulary_size,
             "hidden_dim": config.table_dim,
-            # With the seed given, a copy draws the same numbers.
+            # With an explicit seed, a copy of the initializer draws the same numbers.
             "embeddings_initializer": keras.initializers.RandomNormal(
                 stddev=initializer.stddev, seed=initializer.seed
             ),
@@ -158,7 +71,7 @@ class RecurrentLanguageModel(LanguageModel):
 
     def call(self, token_ids, memory, dropout_seed=None, training=False):
         def drop(layer, tensor, site):
-            return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
+            return layer(tensor, seed=fold_seed(dropout_seed, site), training=training)
 
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
         # Both states of every layer without gradients, zeros for a new row.
@@ -237,8 +150,9 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     config_class = QRNNConfig
 
     def create_layer(self, width, index):
-        name = f"qrnn_{index}"
-        return QuasiRecurrent(width, self._initializer(), name=name, dtype=self.dtype_policy)
+        return QuasiRecurrent(
+            width, self._initializer(), name=f"qrnn_{index}", dtype=self.dtype_policy
+        )
 
     def run_layer(self, layer, hidden, state):
         last_input, cell = state
@@ -246,5 +160,4 @@ class QRNNLanguageModel(RecurrentLanguageModel):
         return hidden, (last_input, cell)
 
     def state_widths(self):
-        layer_dims = self.config.layer_dims
-        return tuple(zip((self.config.table_dim, *layer_dims[:-1]), layer_dims, strict=True))
+        return tuple(itertools.pairwise((self.config.table_dim, *self.config.layer_dims)))

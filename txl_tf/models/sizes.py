@@ -127,7 +127,7 @@ def row_numbers(model: ModelConfig) -> int:
         + 2 * keys * width
         + model.num_heads * segment * keys
         + 2 * segment * model.intermediate_dim
-        # Of each gate the outputs after the ReLU, r, z, h and r * x.
+        # Each of two gates keeps its outputs after the ReLU, r, z, h and r * x.
         + (2 * 5 * segment * model.hidden_dim if model.residual_gate else 0)
     )
 
@@ -145,6 +145,7 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
     softmax = _softmax_products(config)
     layers = _products_of_layers(config)
+    # A multiplication counts two in the forward pass, and two for each of its two gradients.
     count = 6 * (sum(map(sum, layers)) + softmax)
     # True if gradients pass to the layers below.
     passes_on = not frozen.embedding and not has_adapters
@@ -184,6 +185,6 @@ _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 2, "sgd": 1}
 
 
 def optimizer_copies(optimizer: OptimizerConfig) -> int:
-    """Returns the most copies of a weight in an optimizer; Muon has one of kernels."""
+    """Returns the most numbers that an optimizer keeps for a weight; Muon keeps one for kernels."""
     has_none = optimizer.name == "sgd" and not optimizer.momentum
     return 0 if has_none else _OPTIMIZER_COPIES[optimizer.name]

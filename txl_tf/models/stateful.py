@@ -5,19 +5,14 @@ layers, V vocabulary.
 """
 
 import contextlib
-import itertools
 
 import keras
 
 from txl_tf.imports import is_on_jax
 from txl_tf.layers.memory_variables import (
+    MemoryVariables,
     check_num_rows,
     check_state_is_trained,
-    clear_state,
-    create_state,
-    read_state,
-    rows_of_state,
-    write_state,
 )
 from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.models.language_model import quantize_layers, quantized_layers
@@ -74,6 +69,8 @@ class StatefulTransformerXL(ModelWithLoss):
             Functional model or a compiled function.
     """
 
+    has_loss_per_position = True
+
     def __init__(self, config, batch_size, **kwargs):
         model = config if isinstance(config, TransformerXL) else None
         if model is not None:
@@ -84,21 +81,24 @@ class StatefulTransformerXL(ModelWithLoss):
             config, dtype=self.dtype_policy, name="transformer_xl"
         )
         self.transformer_xl.build((batch_size, None))
-        self.config = config = self.transformer_xl.config
-        # Past Keras' tracking, see `create_state`: variables by use, and the use of this call.
-        self.__dict__.update(_states={}, _use="fit")
+        self.config = self.transformer_xl.config
+        # `MemoryVariables` by use: `fit`, `evaluate` and `predict`. `_use` names the one that a
+        # call continues: `fit`, except in a block of `_using`. The others are created before the
+        # first step that uses them, and cleared before each `evaluate`, `predict` and `export`.
+        # Keras would track the dict if it were set as an attribute.
+        self.__dict__["_states"] = {}
+        self._use = "fit"
         self._create_state("fit")
         self.built = True
-
-    has_loss_per_position = True
 
     def _create_state(self, use):
         """Creates the variables of `fit`, `evaluate` or `predict`, unless they exist."""
         if use not in self._states:
             config = self.config
             shape = (self.batch_size, config.effective_memory_length, config.hidden_dim)
-            shapes = [shape] * config.num_layers
-            self._states[use] = create_state(shapes, self.transformer_xl.compute_dtype)
+            self._states[use] = MemoryVariables(
+                [shape] * config.num_layers, self.transformer_xl.compute_dtype
+            )
             if is_on_jax():
                 # Its program is bound to the number of variables.
                 self.train_function = None
@@ -106,12 +106,13 @@ class StatefulTransformerXL(ModelWithLoss):
     @property
     def memory(self):
         """The current `Memory` of training and of calls of the model."""
-        *states, valid_length = read_state(self._states["fit"])
+        *states, valid_length = self._states["fit"].read()
         return Memory(tuple(states), valid_length)
 
     @property
     def variables(self):
-        return [*super().variables, *itertools.chain(*self._states.values())]
+        states = [each for state in self._states.values() for each in state.variables]
+        return [*super().variables, *states]
 
     def __call__(self, token_ids, *args, **kwargs):
         if isinstance(token_ids, keras.KerasTensor):
@@ -127,12 +128,12 @@ class StatefulTransformerXL(ModelWithLoss):
     def call(self, token_ids, training=False):
         if self._use == "fit":
             check_state_is_trained(training, token_ids)
-        variables = self._states[self._use]
-        num_rows = rows_of_state(variables, token_ids)
-        *states, valid_length = read_state(variables, num_rows)
+        state = self._states[self._use]
+        num_rows = state.rows_of(token_ids)
+        *states, valid_length = state.read(num_rows)
         memory = Memory(tuple(states), valid_length)
         hidden, memory = self.transformer_xl(token_ids, memory, training=training)
-        write_state(variables, [*memory.states, memory.valid_length], num_rows)
+        state.write([*memory.states, memory.valid_length], num_rows)
         return self.transformer_xl.log_probs_of(hidden)
 
     def make_test_function(self, force=False):
@@ -177,31 +178,30 @@ class StatefulTransformerXL(ModelWithLoss):
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.make_test_function()
-        clear_state(self._states["evaluate"])
+        self._states["evaluate"].clear()
         return super().evaluate(x, y, self._checked_rows(batch_size), *args, **kwargs)
 
     def predict(self, x, batch_size=None, *args, **kwargs):
         self.make_predict_function()
-        clear_state(self._states["predict"])
+        self._states["predict"].clear()
         return super().predict(x, self._checked_rows(batch_size), *args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
         if input_signature is None:
             input_signature = [keras.InputSpec("int32", (None, None))]
         self.make_predict_function()
-        clear_state(self._states["predict"])
+        self._states["predict"].clear()
         with self._using("predict"):
             super().export(filepath, format, input_signature=input_signature, **kwargs)
 
     def reset_state(self):
         """Clears all memories, of training, evaluation and prediction."""
-        for variables in self._states.values():
-            clear_state(variables)
+        for state in self._states.values():
+            state.clear()
 
     def get_config(self):
-        config = self.config.to_dict()
-        options = {"config": config, "batch_size": self.batch_size}
-        return {**super().get_config(), **options, **quantized_layers(self.transformer_xl)}
+        own = {"config": self.config.to_dict(), "batch_size": self.batch_size}
+        return {**super().get_config(), **own, **quantized_layers(self.transformer_xl)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

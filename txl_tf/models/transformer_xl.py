@@ -5,28 +5,27 @@ Shape letters used in this module:
   D hidden width, V vocabulary, L layers.
 """
 
-import dataclasses
-from typing import Any
-
 import keras
 from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from txl_tf.layers.attention_operators import AllHeads
+from txl_tf.layers.attention.operators import AllHeads
 from txl_tf.layers.compiled_parts import rematerialized_call
-from txl_tf.layers.decoder_block import DecoderBlock, add_positions, initializer_of
+from txl_tf.layers.configured_layer import initializer_of
+from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.seeded_dropout import SeededDropout
-from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import KeyValueMemory, Memory, MemoryBesideRecent, check_memory
+from txl_tf.models.reading import Reading
+from txl_tf.stateless_random import common_seed, fold_seed
 from txl_tf.tpu_kernels.on_chip_attention import OnChipAttention
 
-# Sites of `functional.fold_seed` for each block, which draws at four: 0 attention probabilities, 1
-# attended values, 2 inside the feed-forward layer, 3 its results; 4 to 7 are not used. Block `i`
-# has the sites from `8 * (i + 1)` on. The first eight are the model's own: 0 embeddings, 1
-# positions, 2 outputs. Another number would draw other masks.
+# Sites of `fold_seed` where the model itself draws dropout masks. Block `i` has the sites from
+# `8 * (i + 1)` on, of which `layers/decoder_block.py` uses four. So no two places share a site.
+# Other numbers would draw other masks.
+_EMBEDDINGS, _POSITIONS, _OUTPUTS = range(3)
 _SITES_PER_BLOCK = 8
 
 
@@ -35,40 +34,6 @@ def _is_embedded(inputs):
     if getattr(inputs, "dtype", None) is None or len(inputs.shape) != 3:
         return False
     return keras.backend.is_float_dtype(keras.backend.standardize_dtype(inputs.dtype))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Reading:
-    """How a call reads its tokens, where this does not follow from the model alone.
-
-    Attributes:
-        config: `ModelConfig` of the lengths; an evaluation may have other lengths.
-        operator: an object of `layers.attention_operators`.
-        memory_length: int. Tokens that are remembered.
-        distances: optional tuple of the `DistanceKeys` of every layer. `None` computes them.
-        segment_length: optional int. Tokens of a segment, if more are read at once.
-        num_unused: int. Places of memory that are never filled.
-    """
-
-    config: ModelConfig
-    operator: Any
-    memory_length: int
-    distances: Any = None
-    segment_length: int | None = None
-    num_unused: int = 0
-
-    def visible_keys(self, num_tokens, valid_length, document_starts=None, lengths=None):
-        """Returns the `VisibleKeys` of `T` tokens after a memory."""
-        return VisibleKeys(
-            num_tokens=num_tokens,
-            memory_length=self.memory_length,
-            num_unused=self.num_unused,
-            valid_length=valid_length,
-            farthest=self.config.farthest(self.memory_length),
-            document_starts=document_starts,
-            segment_length=self.segment_length,
-            lengths=lengths,
-        )
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -100,7 +65,8 @@ class TransformerXL(LanguageModel):
         training: bool. If `True`, dropout is active.
         lengths: optional int32 tensor `(B,)` or `()`, from 0 to `T`: the tokens of each row that
             enter memory.
-        reading: optional `Reading`, with which memory may also hold keys and values.
+        reading: optional `Reading` of an inference engine. With it memory may also hold keys and
+            values.
 
     Returns:
         Tuple of the hidden states `(B, T, D)` and the next memory.
@@ -233,84 +199,79 @@ class TransformerXL(LanguageModel):
         lengths=None,
         reading=None,
     ):
-        """Returns the hidden states of all layers and the next memory; arguments as in a call.
+        """Returns the hidden states of all layers and the next memory; arguments are as in a call.
 
-        The hidden states are a list of the embeddings and the output of every block, `L + 1`
-        tensors `(B, T, D)`; the last one after its dropout.
+        The hidden states are a list of `L + 1` tensors `(B, T, D)`: the embeddings and the output
+        of every block. The last output has passed its dropout.
         """
         if reading is None:
             check_memory(memory, Memory, token_ids)
+            reading = Reading(self.config, self._operator(), memory.memory_length)
         if self.rematerialize and training and dropout_seed is None:
             dropout_seed = self._drawn_seed()
 
         def drop(layer, tensor, site, seed=dropout_seed):
-            return layer(tensor, seed=functional.fold_seed(seed, site), training=training)
+            return layer(tensor, seed=fold_seed(seed, site), training=training)
 
-        def drop_positions(encoding):
-            seed = functional.common_seed(dropout_seed)  # positions are shared by rows
-            return drop(self.position_dropout, encoding, 1, seed)
-
-        # 1. The keys that each query sees.
-        reading = reading or Reading(self.config, self._operator(), memory.memory_length)
         visible = reading.visible_keys(
             ops.shape(token_ids)[1], memory.valid_length, document_starts, lengths
         )
         attend = reading.operator.bind(visible, self.compute_dtype)
-        # 2. Embeddings and positions.
-        hidden = drop(self.embedding_dropout, self.embed(token_ids), 0)  # [B, T, D]
-        constants = {"attend": attend, "training": training}
-        position, distances = {}, [None] * len(self.blocks)
+        hidden = drop(self.embedding_dropout, self.embed(token_ids), _EMBEDDINGS)  # [B, T, D]
+        hidden_states, next_kept = [hidden], []
+        memory_arguments = [memory.of_layer(index) for index in range(len(self.blocks))]
+        encoding = None
         if reading.distances is None:
-            key_length = visible.num_places + visible.num_tokens
-            position = self._position_arguments(key_length, drop_positions, reading.config)
-        else:
-            distances, position = reading.distances, self._bias_arguments()
-        # 3. The blocks, each with its own memory and dropout.
-        rematerializes = self.rematerialize and isinstance(memory, Memory)
-        hidden_states, kept = [hidden], []
+            encoding = self._encoding(visible.num_places + visible.num_tokens, reading.config)
+        if encoding is not None:
+            # All rows share the positions, and so their dropout mask.
+            encoding = drop(self.position_dropout, encoding, _POSITIONS, common_seed(dropout_seed))
+        if self.config.position_encoding == "sinusoidal":
+            hidden, state = functional.add_positions(
+                encoding, hidden, memory_arguments[0]["memory"]
+            )
+            memory_arguments[0] = {"memory": state}
+        position = self._position_arguments(encoding)
+        distances = reading.distances or [None] * len(self.blocks)
         for index, block in enumerate(self.blocks):
-            of_memory = memory.of_layer(index)
-            if index == 0 and self.config.position_encoding == "sinusoidal":
-                encoding = self._sinusoids(visible.num_places + visible.num_tokens, reading.config)
-                added = drop_positions(encoding)
-                hidden, state = add_positions(added, hidden, of_memory["memory"])
-                of_memory = {"memory": state}
-            seed = functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
-            tensors = {"inputs": hidden, "dropout_seed": seed, **of_memory, **position}
-            options = {**constants, "distances": distances[index]}
-            if rematerializes:
+            seed = fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1))
+            tensors = {
+                "inputs": hidden,
+                "dropout_seed": seed,
+                **memory_arguments[index],
+                **position,
+            }
+            options = {"attend": attend, "training": training, "distances": distances[index]}
+            if self.rematerialize and isinstance(memory, Memory):
                 outputs = rematerialized_call(block, tensors, options)
             else:
                 outputs = block(**tensors, **options)
-            hidden, next_kept = outputs if "kept" in of_memory else (outputs, None)
-            kept.append(next_kept)
+            hidden, kept = outputs if "kept" in tensors else (outputs, None)
+            next_kept.append(kept)
             hidden_states.append(hidden)
-        # 4. The next memory, from the inputs of every block.
-        next_memory = memory.advanced(hidden_states[:-1], kept, visible)
-        hidden_states[-1] = drop(self.output_dropout, hidden, 2)
+        # Memory holds the inputs of every block.
+        next_memory = memory.advanced(hidden_states[:-1], next_kept, visible)
+        hidden_states[-1] = drop(self.output_dropout, hidden, _OUTPUTS)
         return hidden_states, next_memory
 
     def _operator(self):
-        """Returns the way to attend, without another one by an execution plan."""
+        """Returns the operator of calls without a `reading`."""
         if self.attention_kernel is None:
             return AllHeads()
         return OnChipAttention(self.attention_kernel)
 
     def attention_inputs(self, layer, hidden, memory):
-        """Returns the arguments of a layer's attention, from 0, without absolute positions.
+        """Returns the arguments of the attention of a layer, which count from 0.
 
-        `hidden` are the inputs `(B, T, D)` of the block, from `hidden_states`.
+        `hidden`, from `hidden_states`, is the inputs `(B, T, D)` of the layer's block. Sinusoidal
+        positions are not added to them.
         """
-        block, state = self.blocks[layer], memory.of_layer(layer)["memory"]
-        state = ops.cast(state, hidden.dtype)
+        _, inputs, state = self.blocks[layer].attention_inputs(hidden, memory.states[layer])
         reading = Reading(self.config, self._operator(), memory.memory_length)
         visible = reading.visible_keys(ops.shape(hidden)[1], memory.valid_length)
-        key_length = visible.num_places + visible.num_tokens
-        position = self._position_arguments(key_length, lambda each: each, self.config)
-        if self.config.pre_norm:
-            hidden, state = block.attention_norm(hidden), block.attention_norm(state)
-        mask = visible.mask_over_keys()
-        return {"inputs": hidden, "memory": state, "attention_mask": mask, **position}
+        encoding = self._encoding(visible.num_places + visible.num_tokens, self.config)
+        arguments = {"inputs": inputs, "memory": state, "attention_mask": visible.mask_over_keys()}
+        return arguments | self._position_arguments(encoding)
 
     def _drawn_seed(self):
         """Draws one seed for a call; code that runs twice must not draw twice."""
@@ -325,29 +286,27 @@ class TransformerXL(LanguageModel):
 
     def distance_keys(self, key_length, config):
         """Returns the `DistanceKeys` of all layers, of `K` distances; they depend on weights."""
-        encoding = None
-        if config.position_encoding == "transformer_xl":
-            encoding = self._sinusoids(key_length, config)
+        encoding = self._encoding(key_length, config)
         return tuple(
             block.attention.keys_of_distances(key_length, encoding) for block in self.blocks
         )
 
-    def _sinusoids(self, key_length, config):
-        """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""
+    def _encoding(self, key_length, config):
+        """Returns the sinusoids `(K, D)` of the distances `K - 1` to 0, or `None` without them."""
+        if config.position_encoding not in ("transformer_xl", "sinusoidal"):
+            return None
         return functional.relative_positional_encoding(
             key_length, config.hidden_dim, config.clamp_length, self.compute_dtype
         )
 
-    def _position_arguments(self, key_length, drop_positions, config):
-        if self.config.position_encoding != "transformer_xl":
-            return {}
-        encoding = drop_positions(self._sinusoids(key_length, config))
-        return {"position_encoding": encoding, **self._bias_arguments()}
-
-    def _bias_arguments(self):
-        if not self.config.share_attention_biases:
-            return {}
-        return {"content_bias": self.content_bias, "position_bias": self.position_bias}
+    def _position_arguments(self, encoding):
+        """Returns the arguments of attention for positions, besides `distances`."""
+        arguments = {}
+        if self.config.position_encoding == "transformer_xl":
+            arguments["position_encoding"] = encoding
+        if self.config.share_attention_biases:
+            arguments |= {"content_bias": self.content_bias, "position_bias": self.position_bias}
+        return arguments
 
     def initial_memory(self, batch_size, memory_length=None, zeros_count=False):
         """Returns the memory of rows that have read nothing yet.

@@ -4,10 +4,10 @@ import dataclasses
 import re
 from typing import Annotated, Any
 
-from txl_tf.config.base import DEFAULT_NEW_TOKENS, FrozenConfig, not_negative, positive
-from txl_tf.config.generation import GenerationConfig, sample_seeds
+from txl_tf.config.base import FrozenConfig, not_negative, positive
+from txl_tf.config.generation import DEFAULT_NEW_TOKENS, GenerationConfig, sample_seeds
 from txl_tf.errors import did_you_mean
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.strict_json import parse_json
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {}, [""])
 # Parameters that change no text here, and values of others that change nothing.

@@ -1,1 +1,1 @@
-"""Files, locks and staging folders, on a local disk or in an object store."""
+"""Files and folders on a local disk or in an object store: writing, locking, strict reading."""

@@ -1,4 +1,8 @@
-"""Text that grows: a file on a local disk, or in a store a folder of parts."""
+"""Text that one process appends to: a file on a local disk, or a folder of parts in a store.
+
+A writer reads `lines` first and `cut`s what it does not trust, or replaces everything with `begin`.
+Then it calls `append` and `flush` in turn.
+"""
 
 import concurrent.futures
 import os
@@ -13,9 +17,10 @@ _NUM_READERS = 16
 
 
 class LocalText:
-    """Text in a file on a local disk, which one process appends to.
+    """Text in a file on a local disk.
 
-    Lines reach the operating system before `append` returns, so they survive the process.
+    The operating system has the text when `append` returns, so the text survives a kill of this
+    process. Only `flush` makes it survive a power cut.
     """
 
     def __init__(self, folder: WritableFolder, name: str) -> None:
@@ -24,7 +29,7 @@ class LocalText:
         self._path = os.path.join(folder.path, name)
 
     def lines(self) -> Iterator[bytes] | None:
-        """Returns the lines with their ends; `None` if there is no text."""
+        """Returns the lines with their line ends; `None` if there is no text."""
         if not path_exists(self._path):
             return None
         return iter(read_file(self._path).splitlines(keepends=True))
@@ -34,26 +39,31 @@ class LocalText:
         self._folder.write(self._name, header.encode())
 
     def cut(self, num_bytes: int) -> None:
-        """Keeps only the first `num_bytes`; call `lines` first."""
+        """Keeps only the first `num_bytes` of the text that `lines` has read."""
         self._folder.check()
         os.truncate(self._path, num_bytes)
         self.flush()
 
     def append(self, text: str, number: int) -> None:
-        """Appends text; `number` grows from part to part, and names a part that begins here."""
+        """Appends text.
+
+        `number` names the part that begins with this text, if one begins here. It must not fall
+        between calls, because parts are read in the order of their names.
+        """
         self._folder.check()
         with open(self._path, "ab") as file:
             file.write(text.encode())
 
     def flush(self) -> None:
-        """Makes the appended text survive the machine."""
+        """Makes the appended text survive a power cut."""
         flush_to_disk(self._path)
 
 
 class StoredText:
-    """Text in a store, where objects cannot be appended to: a folder of parts.
+    """Text in a store, which cannot append to an object, as a folder of parts.
 
-    `append` rewrites the last part until `flush` begins the next. Other methods as `LocalText`.
+    `append` rewrites the newest part until `flush` ends it. The methods have the same meaning as in
+    `LocalText`.
     """
 
     def __init__(self, folder: WritableFolder) -> None:
@@ -76,7 +86,7 @@ class StoredText:
     def cut(self, num_bytes: int) -> None:
         self._folder.remove_temporaries()
         end = sum(self._sizes.values())
-        # Last part first, so that a kill leaves a text that is cut less.
+        # The last part is removed first: a kill then leaves a longer text, but no gap in it.
         for name, size in reversed(self._sizes.items()):
             begin = end - size
             if num_bytes <= begin:
@@ -92,7 +102,7 @@ class StoredText:
         self._folder.write(self._part, self._text.encode())
 
     def flush(self) -> None:
-        """Begins a new part, because every object is durable once written."""
+        """Ends the newest part. Its text is durable already, because a store keeps every object."""
         self._part = self._text = ""
 
     def _content(self, name: str) -> bytes:
@@ -100,7 +110,10 @@ class StoredText:
 
 
 def appended_text(path: str, folder: WritableFolder | None) -> LocalText | StoredText:
-    """Returns the text in a local file or in a store's folder."""
+    """Returns the text at a path; its kind depends on whether the path is local.
+
+    Without `folder`, no lock is asked before the text changes.
+    """
     parent, name = os.path.split(path)
     folder = folder or WritableFolder(parent or ".")
     return StoredText(folder.subfolder(name)) if folder.is_remote else LocalText(folder, name)

@@ -1,4 +1,4 @@
-"""NumPy archives from strangers, read with limits."""
+"""NumPy archives (`.npz`) that may come from strangers, read with limits."""
 
 import warnings
 import zipfile
@@ -7,16 +7,16 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-# Weights and ids hardly compress; this leaves room for arrays of zeros.
+# Weights and ids hardly compress. The limits leave room for arrays of zeros.
 _MAX_RATIO = 64
 _ALWAYS_ALLOWED_BYTES = 16 << 20
 
 
 def read_array_archive(file: IO[bytes]) -> "dict[str, np.ndarray]":
-    """Reads all arrays of a NumPy archive, in a seekable file, unless it unpacks to too much.
+    """Reads all arrays of a NumPy archive in a seekable file.
 
-    All arrays together may have 64 times the bytes of the file, or 16 MiB. Raises ValueError if the
-    archive is too large, invalid, or has arrays of objects.
+    All arrays together may have 64 times the bytes of the file, or 16 MiB if this is more. Raises
+    ValueError for an archive that unpacks to more, is invalid, or has an array of objects.
     """
     import numpy as np
 
@@ -28,13 +28,13 @@ def read_array_archive(file: IO[bytes]) -> "dict[str, np.ndarray]":
             raise ValueError(f"it unpacks to {total:,} bytes; at most {max_bytes:,} are read")
         file.seek(0)
         with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
-            # NumPy warns about headers of Python 2, but reads them.
+            # NumPy reads headers that Python 2 wrote, but warns about them.
             warnings.simplefilter("ignore")
             contents = dict(arrays)
         for name, array in contents.items():
             if not isinstance(array, np.ndarray) or array.dtype.names:
                 raise ValueError(f"{ascii(name)[:200]} is not an array of numbers")
         return contents
-    except Exception as error:  # `zipfile` and NumPy raise many kinds of errors
+    except Exception as error:  # `zipfile` and NumPy raise errors of many classes
         reason = str(error) or type(error).__name__
         raise ValueError(f"the archive cannot be read: {reason}") from error

@@ -1,13 +1,12 @@
 """Files on a local disk, or in a store that TensorFlow reads (`gs://`, `ram://`).
 
-A path with `://` is remote. Local paths never need TensorFlow. Failures of both are `OSError`, so
-callers need not distinguish the two. A file that differs from what is known of it is a
-`DataDamagedError`.
+A path with `://` is remote. Local paths never need TensorFlow. Both kinds of paths raise `OSError`
+for failures, so callers need not distinguish them. A path that must be a regular file but is not,
+or a file that is too large, raises `DataDamagedError`.
 """
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import os
@@ -20,13 +19,14 @@ from typing import IO
 from txl_tf.errors import DataDamagedError, first_line
 from txl_tf.imports import tensorflow as tf
 
+RESTORE_REMEDY = "Restore the file from a copy."
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
-# TensorFlow's client for stores reads ahead by a setting of the process, 64 MiB by default. The
-# rows of a training run begin everywhere in a data set, and at first need little of each place. So
-# the read-ahead is short, and whole files are read by large requests.
+# How far TensorFlow's client for stores reads ahead is a setting of the process, by default 64 MiB.
+# The rows of a training run begin everywhere in a data set, and at first each row needs little. So
+# the read-ahead is short here, and whole files are read with large requests.
 _READ_SETTINGS = {
-    # With records of 4096 tokens, at least one whole record after the beginning of a row.
+    # This holds at least one whole record of 4096 tokens after the place where a row begins.
     "GCS_READAHEAD_BUFFER_SIZE_BYTES": str(49 << 10),
     # The cache of the TPU build would read a large file with one request per read-ahead block.
     "GCS_READ_CACHE_MAX_SIZE_MB": "0",
@@ -35,7 +35,7 @@ _REQUEST_BYTES = 8 << 20
 
 
 def no_check() -> None:
-    """Allows every change, for a writer that holds no lock."""
+    """Allows every change: the check of a writer that has no lock."""
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -44,7 +44,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the hexadecimal SHA-256 of a file; `progress` gets the bytes of each block."""
+    """Returns the hexadecimal SHA-256 of a file; `progress` gets the size of each block."""
     digest = hashlib.sha256()
     for block in file_blocks(path):
         digest.update(block)
@@ -65,31 +65,40 @@ def file_blocks(path: str) -> Iterator[bytes]:
 
 
 def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
-    """Reads a small file; DataDamagedError if it is not regular or longer than `max_bytes`."""
+    """Reads a small file; DataDamagedError if it is not regular or larger than `max_bytes`."""
     if max_bytes is not None and file_bytes(path) > max_bytes:
         raise DataDamagedError(
             f"The file is larger than {max_bytes:,} bytes, the limit for files of its kind.",
             where=path,
-            remedy="Restore the file from a copy.",
+            remedy=RESTORE_REMEDY,
         )
     with (
         _as_os_errors(path),
         tf.io.gfile.GFile(path, "rb") if is_remote(path) else open_regular_file(path) as file,
     ):
-        # In blocks to the end, because the file may have grown since its size was read.
+        # Blocks are read up to the end, because the file may have grown since its size was read.
         return b"".join(iter(functools.partial(file.read, _BLOCK_BYTES), b""))
 
 
 def write_file(path: str, content: bytes, check: Callable[[], None] = no_check) -> None:
-    """Writes a small file that is the old or the new one at every moment.
+    """Writes a small file so that its path has the old or the new content at every moment.
 
-    The content is written and made durable under a temporary name, then renamed. `check` is called
-    before both, and raises an error if this process may no longer write. A killed process leaves
-    the temporary file.
+    The order of the steps protects the file:
+
+    1. `check` raises an error if this process may no longer write.
+    2. The content is written under a temporary name. A kill leaves the old file, and beside it the
+       temporary one, which `WritableFolder.remove_temporaries` removes.
+    3. The temporary file is flushed. Otherwise a power cut after the rename could leave the new
+       name with incomplete content.
+    4. `check` is called again, because the right to write may have been lost meanwhile.
+    5. The rename replaces the old file in one step.
+    6. The folder is flushed. Otherwise a power cut could undo the rename after this function has
+       returned.
     """
     check()
     folder, name = os.path.split(path)
-    # Two writers of a store must never rename the file of each other.
+    # A local lock excludes a second writer. In a store two may write at once for a moment, and
+    # must not rename each other's file.
     unique = f".{uuid.uuid4().hex[:12]}" if is_remote(path) else ""
     temporary = os.path.join(folder, f".{name}{unique}.tmp")
     try:
@@ -107,7 +116,7 @@ def write_file(path: str, content: bytes, check: Callable[[], None] = no_check) 
 
 @contextlib.contextmanager
 def open_new(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file for writing, emptied if it exists."""
+    """Opens a file for writing; a file that exists is emptied."""
     with (
         _as_os_errors(path),
         tf.io.gfile.GFile(path, "wb") if is_remote(path) else open(path, "wb") as file,
@@ -116,7 +125,7 @@ def open_new(path: str) -> Iterator[IO[bytes]]:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file, which replaces a file of the new name; on a local disk also a folder."""
+    """Renames a file, and replaces a file of the new name. Local folders can be renamed too."""
     if not is_remote(source):
         os.replace(source, target)
         return
@@ -133,7 +142,7 @@ def path_exists(path: str) -> bool:
 
 
 def file_bytes(path: str) -> int:
-    """Returns the size of a file, in bytes; FileNotFoundError if it is not there."""
+    """Returns the size of a file, in bytes; FileNotFoundError if it is missing."""
     with _as_os_errors(path):
         if not is_remote(path):
             return os.stat(path).st_size
@@ -141,18 +150,21 @@ def file_bytes(path: str) -> int:
 
 
 def list_folder(folder: str) -> list[str]:
-    """Returns the sorted names in a folder, none without one; OSError if it cannot be listed."""
+    """Returns the sorted names in a folder; an empty list if there is no folder.
+
+    Raises OSError if the folder cannot be listed.
+    """
     if not is_remote(folder):
         try:
             return sorted(os.listdir(folder or "."))
         except FileNotFoundError:
             return []
     with _as_os_errors(folder):
-        # `listdir` reports every failure to find the folder as "not found". In a store, a file of
-        # this name counts as an empty folder.
+        # `listdir` reports several failures as "not found", so the folder itself is asked for
+        # before it counts as empty. In a store, a file of this name counts as an empty folder.
         for _ in range(_LISTING_TRIES):
             try:
-                # Object stores mark folders by a trailing slash.
+                # Object stores mark a folder with a slash at the end of its name.
                 return sorted({name.rstrip("/") for name in tf.io.gfile.listdir(folder)})
             except tf.errors.NotFoundError:
                 if not is_folder(folder):
@@ -161,19 +173,19 @@ def list_folder(folder: str) -> list[str]:
 
 
 def is_folder(path: str) -> bool:
-    """True if there is a folder at the path; raises OSError if this is unknown."""
+    """True if there is a folder at the path; OSError if a store cannot tell."""
     if not is_remote(path):
         return os.path.isdir(path)
     with _as_os_errors(path):
         try:
-            # Not `isdir`, which is false on every failure.
+            # `tf.io.gfile.isdir` would return False for every failure.
             return bool(tf.io.gfile.stat(path).is_directory)
         except tf.errors.NotFoundError:
             return False
 
 
 def make_folder(folder: str) -> None:
-    """Creates a folder and its parents, if missing; local ones are on the disk afterwards."""
+    """Creates a folder and its parents if they are missing, and flushes local ones to the disk."""
     if is_remote(folder):
         with _as_os_errors(folder):
             tf.io.gfile.makedirs(folder)
@@ -185,13 +197,13 @@ def make_folder(folder: str) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError:
-        if not os.path.isdir(folder):  # otherwise another process was faster
+        if not os.path.isdir(folder):  # a folder was made by another process
             raise
     flush_to_disk(parent)
 
 
 def remove_file(path: str) -> None:
-    """Removes a file, if it exists."""
+    """Removes a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         if not is_remote(path):
             os.unlink(path)
@@ -201,7 +213,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder with its contents, if it exists; a link to a folder is removed itself."""
+    """Removes a folder and its contents if it exists; of a link to a folder, only the link."""
     with contextlib.suppress(FileNotFoundError):
         if not is_remote(folder):
             remove = os.unlink if os.path.islink(folder) else shutil.rmtree
@@ -211,19 +223,20 @@ def remove_folder(folder: str) -> None:
             try:
                 tf.io.gfile.rmtree(folder)
             except tf.errors.PermissionDeniedError:
-                # Also raised for files that are gone but still listed.
+                # TensorFlow raises this error also for files that are gone but still listed.
                 if _has_files(folder):
                     raise
 
 
 def _has_files(folder: str) -> bool:
+    # Searches at every depth, for files that are there and not only listed.
     paths = [os.path.join(folder, name) for name in list_folder(folder)]
     return any(_has_files(path) if is_folder(path) else path_exists(path) for path in paths)
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     """Opens a local file, following links; DataDamagedError for a pipe, a device or a folder."""
-    # Without O_NONBLOCK, opening a pipe blocks.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -249,16 +262,15 @@ def _as_os_errors(path: str) -> Iterator[None]:
             tf.errors.PermissionDeniedError: errno.EACCES,
             tf.errors.UnauthenticatedError: errno.EACCES,
         }
-        # OSError chooses its subclass by the number, such as FileNotFoundError.
+        # The number makes `OSError` an instance of a subclass, such as FileNotFoundError.
         number = numbers.get(type(error), errno.EIO)
         raise OSError(number, first_line(error), path) from error
 
 
 def flush_to_disk(path: str | os.PathLike[str]) -> None:
-    """Forces a local file, or the names in a folder, to the disk.
+    """Forces the content of a local file, or the names in a local folder, to the disk.
 
-    Otherwise a power cut after a rename could leave a complete name with incomplete contents.
-    Objects of a store are durable once written.
+    A store keeps every object that it has accepted, so a remote path needs nothing.
     """
     if is_remote(path):
         return
@@ -270,59 +282,35 @@ def flush_to_disk(path: str | os.PathLike[str]) -> None:
 
 
 def flush_tree_to_disk(folder: str | os.PathLike[str]) -> None:
-    """Forces a local folder with all its contents to the disk."""
+    """Forces a local folder and everything below it to the disk."""
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
             flush_to_disk(os.path.join(parent, name))
         flush_to_disk(parent)
 
 
-def open_locked(path: str, *, flags: int = 0) -> int:
-    """Opens a local file for writing, and locks it until it is closed or the process ends.
-
-    Creates the file unless it exists. `flags` are more of `os.open`. Raises BlockingIOError if
-    another process has locked it.
-    """
-    while True:
-        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        # The owner before may have removed the file after it was opened here.
-        if is_open_as(descriptor, path):
-            return descriptor
-        os.close(descriptor)
-
-
-def is_open_as(descriptor: int, path: str) -> bool:
-    """True if a path leads to the file of a descriptor."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 def set_read_ahead() -> None:
-    """Sets how this process and its children read, unless set; call it before TensorFlow loads."""
+    """Sets how far this process and its children read ahead in a store, unless it is set already.
+
+    TensorFlow reads these settings when it is imported.
+    """
     for name, value in _READ_SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
 def _read_store_blocks(path: str, num_bytes: int) -> Iterator[bytes]:
-    """Yields the blocks of a store's file in order, with large requests.
+    """Yields the blocks of a file in a store in order, and requests each as a whole.
 
-    TensorFlow's own file object would request half a megabyte at a time. Raises
-    `tf.errors.OpError` if the file cannot be read or has another size than `num_bytes`.
+    TensorFlow's file object would request half a megabyte at a time. Raises `tf.errors.OpError` if
+    the file cannot be read or has another size than `num_bytes`.
     """
     options = tf.data.Options()
-    # Off for the reason that `TrainingSegments` gives.
+    # The comment at the same option in `TrainingSegments` tells why.
     options.autotune.enabled = False
     count = -(-num_bytes // _REQUEST_BYTES)
     size = num_bytes // max(count, 1)
-    # Equal blocks leave a rest of some bytes: bytes after the last block of a data set are read
-    # more than once.
+    # First `count` blocks of equal size, then the rest as a second data set: bytes that are left
+    # over after the last record of a data set would be read more than once.
     for first, record_bytes in ((0, size), (count * size, num_bytes - count * size)):
         if record_bytes:
             last = count * size if first == 0 else num_bytes

@@ -1,6 +1,7 @@
-"""Locks of folders, on a local disk or in a store."""
+"""Locks: of a local file, and of a folder on a local disk or in a store."""
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -10,24 +11,53 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError, first_line
-from txl_tf.storage.files import (
-    is_open_as,
-    is_remote,
-    make_folder,
-    open_locked,
-    read_file,
-    remove_file,
-    write_file,
-)
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.errors import DataDamagedError, OutputExistsError, storage_errors
+from txl_tf.storage.files import is_remote, make_folder, read_file, remove_file, write_file
+from txl_tf.storage.strict_json import read_json_object
 from txl_tf.storage.writable_folder import WritableFolder
 
 LOCK_FILE = ".lock"
-# Time for an owner that is ending or has not written its name yet.
+# An owner that is just ending, or has not described itself yet, gets this time.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _RELEASED = "the lock of the folder was given back"
+
+
+def open_locked(path: str, *, flags: int = 0) -> int:
+    """Opens a local file for writing, and locks it until it is closed or the process ends.
+
+    Creates the file if it is missing. An owner may remove its file before it unlocks it. A process
+    that opened the file before would then lock a file without a name, so the path is compared with
+    the file after locking, and opened again if they differ.
+
+    Args:
+        path: str. Path of the file.
+        flags: int. Further flags of `os.open`. Defaults to `0`.
+
+    Returns:
+        The file descriptor, which the caller closes.
+
+    Raises:
+        BlockingIOError: If another process has locked the file.
+    """
+    while True:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if is_open_as(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def is_open_as(descriptor: int, path: str) -> bool:
+    """True if a path names the file of a descriptor."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 @contextlib.contextmanager
@@ -40,18 +70,21 @@ def locked_folder(
 ) -> Iterator[WritableFolder]:
     """Locks a folder for this process, and yields it for writing.
 
-    On a local disk the kernel locks the file `.lock` in the folder, which names the owner, and
-    unlocks it when the owner ends in any way. After a kill the file stays and locks nothing.
+    The protocols are in the docstrings of `_LocalLock` and `_StoreLock`. The yielded folder asks
+    the lock before every change. If the file or object `.lock` is removed or replaced, also with
+    the whole folder, every further change raises OutputExistsError.
 
-    Object stores have no locks. There the object `.lock` names the owner, which writes a heartbeat
-    into another object every `heartbeat_seconds`. The lock is taken over after `stale_seconds`
-    without a heartbeat, or at once if the owner was a process of this machine that is gone. Clocks
-    must agree to a fraction of that. Two owners that start together are told apart by reading
-    again after `settle_seconds`.
+    Args:
+        path: str or path. The folder, which is created if it is missing.
+        heartbeat_seconds: float. Time between two heartbeats in a store. Defaults to `20`.
+        stale_seconds: float. Age of the last heartbeat at which another process takes the lock of
+            a store over. Clocks must agree to a fraction of this time. Defaults to `90`.
+        settle_seconds: float. Time until a new owner in a store reads the lock again. Defaults to
+            `1`.
 
-    If `.lock` is removed or replaced, also with the whole folder, the owner may no longer write.
-    Raises OutputExistsError if another process has the lock, and StorageError if it cannot be
-    written.
+    Raises:
+        OutputExistsError: If another process has the lock.
+        StorageError: If the lock cannot be written.
     """
     folder = os.fspath(path)
     lock: _LocalLock | _StoreLock = (
@@ -59,14 +92,9 @@ def locked_folder(
         if is_remote(folder)
         else _LocalLock(folder)
     )
-    try:
+    remedy = "Check the permissions, or choose another folder."
+    with storage_errors("The folder cannot be locked", folder, remedy):
         lock.acquire()
-    except OSError as error:
-        raise StorageError(
-            f"The folder cannot be locked: {first_line(error)}",
-            where=folder,
-            remedy="Check the permissions, or choose another folder.",
-        ) from error
     try:
         yield WritableFolder(folder, lock.check)
     finally:
@@ -74,7 +102,7 @@ def locked_folder(
 
 
 def _this_process() -> dict[str, Any]:
-    """Describes this process as an owner, with a new token."""
+    """Describes this process as the owner of a lock, with a new token."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -85,21 +113,23 @@ def _this_process() -> dict[str, Any]:
 
 
 def _start_of(pid: Any) -> str | None:
-    """Returns the start time of a process, which tells processes with equal ids apart."""
+    """Returns the start time of a process, which distinguishes processes with the same id.
+
+    Returns `None` if there is no such process.
+    """
     try:
-        # The name of the program, in parentheses, may have spaces in it.
+        # The name of the program, in parentheses, may contain spaces. Field 22 is the start time.
         return read_file(f"/proc/{pid}/stat").decode().rpartition(")")[2].split()[19]
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _read_values(path: str) -> dict[str, Any]:
-    """Reads a lock or a heartbeat; empty if it is missing or damaged."""
+    """Reads a lock or a heartbeat; an empty dict if it is missing or damaged."""
     try:
-        values = parse_json(read_file(path))
-    except (FileNotFoundError, DataDamagedError, ValueError):
+        return read_json_object(path)
+    except (FileNotFoundError, DataDamagedError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _describe_owner(owner: dict[str, Any]) -> str:
@@ -109,7 +139,7 @@ def _describe_owner(owner: dict[str, Any]) -> str:
 
 
 def _folder_in_use_error(path: str) -> OutputExistsError:
-    """Creates the error for a folder that another process has locked; `path` is of the lock."""
+    """Creates the error for a folder that another process has locked with the lock at `path`."""
     return OutputExistsError(
         f"The folder is being written by {_describe_owner(_read_values(path))}.",
         where=path,
@@ -118,7 +148,10 @@ def _folder_in_use_error(path: str) -> OutputExistsError:
 
 
 def _lock_lost_error(what: str, path: str) -> OutputExistsError:
-    """Creates the error for a folder that this process may no longer write; `what` tells why."""
+    """Creates the error for a folder that this process may no longer write.
+
+    `what` says why the lock at `path` is lost.
+    """
     return OutputExistsError(
         f"This process stops writing: {what}.",
         where=path,
@@ -127,11 +160,17 @@ def _lock_lost_error(what: str, path: str) -> OutputExistsError:
 
 
 class _LocalLock:
-    """Kernel lock on the file `.lock` of a folder."""
+    """Lock of a local folder: the kernel locks the file `.lock` in it.
+
+    The owner locks the file with `open_locked` and describes itself in it for error messages. On
+    release it removes the file while it is still locked. The kernel unlocks the file when the owner
+    ends in any way, so a file that stays after a kill locks nothing.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._path = os.path.join(folder, LOCK_FILE)
+        # Descriptor of the locked file; `None` before `acquire` and after `release`.
         self._file: int | None = None
 
     def acquire(self) -> None:
@@ -149,10 +188,10 @@ class _LocalLock:
         os.pwrite(self._file, json.dumps(_this_process()).encode(), 0)
 
     def release(self) -> None:
-        """Releases the lock."""
+        """Gives the lock back."""
         file, self._file = self._file, None
         assert file is not None
-        # Removed while locked, see `open_locked`.
+        # A file that replaced the locked one belongs to another process.
         with contextlib.suppress(OSError):
             if is_open_as(file, self._path):
                 os.unlink(self._path)
@@ -167,10 +206,21 @@ class _LocalLock:
 
 
 class _StoreLock:
-    """Lock object that names the owner, and a heartbeat object of each owner beside it.
+    """Lock of a folder in a store, which has no locks: objects that the owner writes.
 
-    The lock object is written once, on entering, so that a process that wakes up after a freeze
-    cannot overwrite the lock of its successor.
+    The object `.lock` describes the owner. Each owner has a heartbeat object of its own beside it.
+    An owner takes these steps:
+
+    1. It reads `.lock`, and gives up if the owner there is alive: its last heartbeat is younger
+       than `stale_seconds`, and it is not a process of this machine that is gone.
+    2. It writes its first heartbeat, so that its lock is never without one.
+    3. It writes `.lock`, only this once: a process that continues after a freeze cannot overwrite
+       the lock of its successor.
+    4. It reads `.lock` again after `settle_seconds`, and gives up if another process has written
+       it meanwhile. So one of several processes that start together remains.
+    5. A thread writes a heartbeat every `heartbeat_seconds`, and ends when the lock is lost.
+    6. `check` reads `.lock` before every change of the folder. A lock that is lost stays lost.
+    7. On release it removes its heartbeat, and `.lock` if this still describes it.
     """
 
     def __init__(
@@ -182,6 +232,7 @@ class _StoreLock:
         self._stale_seconds = stale_seconds
         self._settle_seconds = settle_seconds
         self._owner = _this_process()
+        # Why this process does not have the lock any more; empty while it has the lock.
         self._loss = ""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="folder-lock", daemon=True)
@@ -195,7 +246,7 @@ class _StoreLock:
         self._beat()
         write_file(self._path, json.dumps(self._owner).encode())
         time.sleep(self._settle_seconds)
-        if self._found_loss():
+        if self._reason_of_loss():
             remove_file(self._heartbeat_of(self._owner))
             raise _folder_in_use_error(self._path)
         if before:
@@ -203,23 +254,24 @@ class _StoreLock:
         self._thread.start()
 
     def release(self) -> None:
-        """Releases the lock."""
+        """Gives the lock back."""
         self._end.set()
         self._thread.join()
         self._loss = self._loss or _RELEASED
-        # An object that cannot be removed becomes stale.
+        # An object that cannot be removed is stale after some time.
         with contextlib.suppress(OSError):
             remove_file(self._heartbeat_of(self._owner))
-            if not self._found_loss():
+            if not self._reason_of_loss():
                 remove_file(self._path)
 
     def check(self) -> None:
         """Raises OutputExistsError if this process no longer has the lock."""
-        self._loss = self._loss or self._found_loss()
+        self._loss = self._loss or self._reason_of_loss()
         if self._loss:
             raise _lock_lost_error(self._loss, self._path)
 
-    def _found_loss(self) -> str:
+    def _reason_of_loss(self) -> str:
+        """Reads the lock object; returns why it is lost, or an empty string if it is not."""
         owner = _read_values(self._path)
         if owner.get("token") == self._owner["token"]:
             return ""
@@ -231,9 +283,9 @@ class _StoreLock:
 
     def _run(self) -> None:
         while not self._end.wait(self._heartbeat_seconds):
-            # A store that does not answer now may answer next time.
+            # A store that does not answer now may answer at the next heartbeat.
             with contextlib.suppress(OSError):
-                self._loss = self._loss or self._found_loss()
+                self._loss = self._loss or self._reason_of_loss()
                 if self._loss:
                     return
                 self._beat()
@@ -248,7 +300,7 @@ class _StoreLock:
     def _is_gone(self, owner: dict[str, Any]) -> bool:
         heartbeat = _read_values(self._heartbeat_of(owner)).get("heartbeat")
         if not isinstance(heartbeat, int | float):
-            return True  # an owner writes it before its lock
+            return True  # an owner that is alive wrote a heartbeat before its lock
         if time.time() - heartbeat > self._stale_seconds:
             return True
         is_here = owner.get("host") == socket.gethostname()

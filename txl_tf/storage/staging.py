@@ -1,4 +1,4 @@
-"""Folder that appears under its name only when it is complete."""
+"""Folder that gets its name only when it is complete."""
 
 import contextlib
 import os
@@ -9,27 +9,30 @@ from typing import Self
 from txl_tf.errors import OutputExistsError
 from txl_tf.storage.files import (
     flush_to_disk,
+    flush_tree_to_disk,
     is_remote,
     list_folder,
     make_folder,
-    open_locked,
     path_exists,
     remove_file,
     remove_folder,
     rename,
 )
+from txl_tf.storage.locks import open_locked
 
-_MARK = ".preparing-"
+_HIDDEN_INFIX = ".preparing-"
 
 
 class StagingFolder:
-    """Hidden folder beside its target, renamed to it at the end.
+    """Hidden folder beside its target, which `publish` renames to the target.
 
-    Leaving the `with` block without `publish` removes it. Entering removes the hidden folders that
-    killed processes left for this target, and raises OutputExistsError if the target exists or is
-    being written. A local process locks a hidden file beside the target; an object store has no
-    locks, so a second job for one target removes the files of the first. Stores rename file by
-    file, and `last_file`, which marks the folder as complete, last.
+    Entering the `with` block raises OutputExistsError if the target exists or is being written. It
+    removes the hidden folders that killed processes left for this target. Leaving the block without
+    `publish` removes the hidden folder.
+
+    On a local disk a locked hidden file beside the target excludes other writers. A store has no
+    such lock, so a second job for one target removes the files of the first. A store also renames
+    file by file, so `last_file`, whose presence marks the folder as complete, is renamed last.
     """
 
     def __init__(self, target: str, *, last_file: str) -> None:
@@ -41,7 +44,9 @@ class StagingFolder:
         self._last_file = last_file
         self._lock_path = os.path.join(self._parent, f".{self._name}.lock")
         self._lock: int | None = None
-        self.path = os.path.join(self._parent, f".{self._name}{_MARK}{uuid.uuid4().hex[:12]}")
+        self.path = os.path.join(
+            self._parent, f".{self._name}{_HIDDEN_INFIX}{uuid.uuid4().hex[:12]}"
+        )
 
     def __enter__(self) -> Self:
         require_absent(self._target)
@@ -56,7 +61,7 @@ class StagingFolder:
                     remedy="Wait for it to end, or name another folder.",
                 ) from error
         for name in list_folder(self._parent):
-            if name.startswith(f".{self._name}{_MARK}"):
+            if name.startswith(f".{self._name}{_HIDDEN_INFIX}"):
                 remove_folder(os.path.join(self._parent, name))
         make_folder(self.path)
         return self
@@ -65,29 +70,30 @@ class StagingFolder:
         with contextlib.suppress(OSError):
             remove_folder(self.path)
         if self._lock is not None:
-            # Removed while locked, see `open_locked`.
+            # The file is removed while it is locked, which `open_locked` expects.
             with contextlib.suppress(OSError):
                 remove_file(self._lock_path)
             os.close(self._lock)
             self._lock = None
 
     def publish(self, files: Iterable[str] | None = None) -> None:
-        """Makes the folder durable and gives it its name.
+        """Flushes the folder to the disk, and renames it to its target.
 
-        `files` replaces the listing of a store, which may be outdated. Raises OutputExistsError if
-        the target exists by now.
+        Args:
+            files: optional iterable of str. Names of all files of a remote folder, because the
+                listing of a store may be outdated. Defaults to the listing.
+
+        Raises:
+            OutputExistsError: If the target exists meanwhile.
         """
         require_absent(self._target)
-        staged_files = list_folder(self.path) if files is None or self._is_local else files
-        names = sorted(staged_files, key=lambda name: name == self._last_file)
         if not self._is_local:
+            names = list_folder(self.path) if files is None else files
             make_folder(self._target)
-            for name in names:
+            for name in sorted(names, key=lambda name: name == self._last_file):
                 rename(os.path.join(self.path, name), os.path.join(self._target, name))
             return
-        for name in names:
-            flush_to_disk(os.path.join(self.path, name))
-        flush_to_disk(self.path)
+        flush_tree_to_disk(self.path)
         rename(self.path, self._target)
         flush_to_disk(self._parent)
 

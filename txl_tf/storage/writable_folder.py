@@ -1,4 +1,4 @@
-"""Folder for writing, on a local disk or in a store."""
+"""Folder whose writer proves its right before each change, on a local disk or in a store."""
 
 import os
 import re
@@ -17,15 +17,16 @@ from txl_tf.storage.files import (
     write_file,
 )
 
-# Temporary files of heartbeats begin with two dots.
+# Names of the temporary files of `write_file`. Names for a lock and its heartbeats begin with two
+# dots and do not match, because another process may be writing them.
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 
 
 class WritableFolder:
-    """Folder, existing or not, whose files are changed only if the writer may.
+    """Folder whose files are changed only while the writer has the right to change them.
 
-    `check` is called before every change. It raises an error if this process may no longer write
-    here, see `locked_folder`.
+    `check` is called before every change, and raises an error if this process may no longer write
+    here; see `locked_folder`. The folder need not exist yet.
     """
 
     def __init__(self, path: str | os.PathLike[str], check: Callable[[], None] = no_check) -> None:
@@ -35,50 +36,54 @@ class WritableFolder:
 
     @staticmethod
     def at(path: "str | os.PathLike[str] | WritableFolder") -> "WritableFolder":
-        """Returns the folder of a path; returns a `WritableFolder` unchanged."""
+        """Makes a folder of a path; returns a `WritableFolder` unchanged."""
         return path if isinstance(path, WritableFolder) else WritableFolder(path)
 
     def subfolder(self, *names: str) -> "WritableFolder":
-        """Returns a folder below this one, without creating it."""
+        """Returns a folder below this one with the same check; does not create it."""
         return WritableFolder(os.path.join(self.path, *names), self.check)
 
     def names(self) -> list[str]:
-        """Returns the sorted names in it; empty if it does not exist."""
+        """Returns the sorted names in the folder; an empty list if the folder does not exist."""
         return list_folder(self.path)
 
     def make(self) -> None:
-        """Creates the folder and its parents, if missing."""
+        """Creates the folder and its parents if they are missing."""
         self.check()
         make_folder(self.path)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file, as `write_file` does; creates the folder."""
-        self.make()
+        """Writes a small file, as `write_file` does; creates its folder if it is missing.
+
+        `name` may be a path below this folder.
+        """
+        self.check()
+        make_folder(os.path.dirname(self._path(name)))
         write_file(self._path(name), content, self.check)
 
     def remove_file(self, name: str) -> None:
-        """Removes a file, if it exists."""
+        """Removes a file if it exists."""
         self.check()
         remove_file(self._path(name))
 
     def remove_folder(self, name: str) -> None:
-        """Removes a folder with its contents, if it exists."""
+        """Removes a folder and its contents if it exists."""
         self.check()
         remove_folder(self._path(name))
 
     def rename(self, name: str, new_name: str) -> None:
-        """Renames a file, or a local folder, durably."""
+        """Renames a file or a local folder, and flushes the new name to a local disk."""
         self.check()
         rename(self._path(name), self._path(new_name))
         flush_to_disk(self.path)
 
     def flush_tree(self, name: str) -> None:
-        """Forces a folder below it, with all its contents, to a local disk."""
+        """Forces a folder below this one, and everything in it, to a local disk."""
         if not self.is_remote:
             flush_tree_to_disk(self._path(name))
 
     def remove_temporaries(self) -> list[str]:
-        """Removes unfinished files of killed processes, and returns their paths."""
+        """Removes the temporary files that killed processes left, and returns their paths."""
         names = [name for name in self.names() if _TEMPORARY.fullmatch(name)]
         for name in names:
             self.remove_file(name)

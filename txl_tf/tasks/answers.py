@@ -19,7 +19,8 @@ from txl_tf.tasks.examples import Example, TaskData
 def answers_of(task: TaskConfig, outputs: np.ndarray) -> tuple[list[Any], list[Any]]:
     """Converts outputs `(E, C)` of the model to predictions for `compute_metrics`, and to scores.
 
-    The scores of a class are its probabilities `(C,)`, those of a number the number.
+    In a classification, the scores of an example are the probabilities `(C,)` of the classes. In a
+    regression, the prediction is also the score.
     """
     if task.kind == "regression":
         numbers = outputs[:, 0].tolist()
@@ -30,7 +31,7 @@ def answers_of(task: TaskConfig, outputs: np.ndarray) -> tuple[list[Any], list[A
 
 
 def check_predictions_file(path: str) -> None:
-    """Raises UsageError unless a file is called `.jsonl`, OutputExistsError if it exists."""
+    """Raises UsageError unless a path ends in `.jsonl`, and OutputExistsError if it exists."""
     if not path.endswith(".jsonl"):
         raise UsageError(
             "Predictions are written as JSON Lines.", where=path, remedy="Name a .jsonl file."
@@ -45,12 +46,13 @@ def write_predictions(
     predictions: Sequence[Any] | np.ndarray,
     scores: Sequence[Any] | np.ndarray | None = None,
 ) -> None:
-    """Writes a line of JSON for each example: `name`, `prediction`, and `scores` if given.
+    """Writes a line of JSON for each example: `name`, `prediction` and the optional `scores`.
 
-    A prediction is the name of a class or a number. Scores of classes are an object by class.
+    A prediction is the name of a class or a number. Scores of classes are an object with the
+    probability of each class by its name.
 
     Args:
-        path: str. The `.jsonl` file to write, whole or not at all; it may be remote.
+        path: str. The `.jsonl` file to write, local or remote. It is written whole or not at all.
         data: `TaskData` of the task.
         examples: sequence of `Example`.
         predictions: sequence or array, as for `compute_metrics`.
@@ -59,22 +61,23 @@ def write_predictions(
     Raises:
         OutputExistsError: If the file exists.
         StorageError: If the file cannot be written.
-        UsageError: If the file is not called `.jsonl`.
-        ValueError: If numbers of predictions and examples differ, or a number is not finite.
+        UsageError: If the path does not end in `.jsonl`.
+        ValueError: If there are not as many predictions and scores as examples, or a number is not
+            finite.
     """
     check_predictions_file(path)
     has_classes = data.kind == "classification"
-    score_list = None if scores is None else np.asarray(scores).tolist()
+    all_scores = [None] * len(examples) if scores is None else np.asarray(scores).tolist()
     lines = []
-    together = zip(examples, np.asarray(predictions).tolist(), strict=True)
-    for number, (example, prediction) in enumerate(together):
+    together = zip(examples, np.asarray(predictions).tolist(), all_scores, strict=True)
+    for example, prediction, score in together:
         if has_classes:
             prediction = data.labels[int(prediction)]
         values = {"name": example.name, "prediction": prediction}
-        if score_list is not None:
-            score = score_list[number]
+        if score is not None:
             values["scores"] = dict(zip(data.labels, score, strict=True)) if has_classes else score
         lines.append(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
-    remedy = "Check the folder, the disk and the permissions."
-    with storage_errors("The predictions cannot be written", path, remedy):
+    with storage_errors(
+        "The predictions cannot be written", path, "Check the folder, the disk and the permissions."
+    ):
         write_file(path, "".join(lines).encode())

@@ -1,4 +1,4 @@
-"""Examples as token ids: their texts joined, one after the other in a stream.
+"""Encoding of examples as token ids, which follow one another in a stream.
 
 Shape letters used in this module: E examples.
 """
@@ -20,8 +20,8 @@ from txl_tf.tasks.examples import Example
 class EncodedExamples:
     """Examples of a split as one stream of token ids.
 
-    The tokens of an example lie between two neighbours of `offsets`, int64 `(E + 1,)`. `targets`
-    has `E` rows (see `TaskObjective`), and is `None` without labels.
+    `offsets`, int64 `(E + 1,)`, are the places in the stream where examples begin and end.
+    `targets` has `E` rows (see `TaskObjective`), and is `None` without labels.
     """
 
     examples: Sequence[Example]
@@ -52,11 +52,11 @@ class EncodedExamples:
 def encode_examples(
     task: TaskConfig, tokenizer: Tokenizer, examples: Sequence[Example]
 ) -> EncodedExamples:
-    """Encodes the examples of a split, one or more, either all labelled or all unlabelled.
+    """Encodes the examples of a split, at least one; either all have labels or none has one.
 
     A separator follows each text of an example. Raises DataDamagedError if a text cannot be encoded
-    or has no token, MismatchError if a label is not one of the task's, or a required separator has
-    no token.
+    or has no token, or if only some examples have labels. Raises MismatchError if a label is not a
+    class of the task, or if examples have several texts and the separator has no token.
     """
     _check_separator(task, tokenizer, examples)
     texts: list[np.ndarray] = []
@@ -81,6 +81,7 @@ def encode_examples(
 
 
 def _targets_of(task: TaskConfig, examples: Sequence[Example]) -> np.ndarray | None:
+    """Returns the numbers of classes, int32, or the labels of a regression, float32."""
     unlabelled = [example for example in examples if example.label is None]
     if len(unlabelled) == len(examples):
         return None
@@ -106,6 +107,7 @@ def _targets_of(task: TaskConfig, examples: Sequence[Example]) -> np.ndarray | N
 
 
 def _check_separator(task: TaskConfig, tokenizer: Tokenizer, examples: Sequence[Example]) -> None:
+    """Raises MismatchError if examples have several texts and the separator has no own token."""
     if all(len(example.texts) < 2 for example in examples):
         return
     encode, separator = tokenizer.encode_piece, task.separator

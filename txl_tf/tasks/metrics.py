@@ -1,15 +1,16 @@
-"""Metrics of predictions, computed by scikit-learn and SciPy.
+"""Metrics of predictions; scikit-learn and SciPy compute most of them.
 
 | kind | predictions | metrics |
 |---|---|---|
 | classification | indices of classes | `accuracy`, `f1`, `f1_macro`, `matthews` |
 | regression | numbers | `pearson`, `spearman`, `mean_squared_error` |
 
-`f1` is the F1 of the second of two classes, as in GLUE; `f1_macro` is the mean over all classes.
-Fractions range from 0 to 1, correlations from -1 to 1.
+`f1` needs two classes and is the F1 score of the second one, as in GLUE. `f1_macro` is the mean
+over all classes. Fractions range from 0 to 1, correlations from -1 to 1.
 
-Undefined metrics are 0, so that training can continue: correlations, including Matthews', if all
-predictions or all labels are equal, and F1 if a class neither occurs nor is predicted.
+A metric that is undefined is 0, so that training can continue. Correlations, including Matthews',
+are undefined if all predictions or all labels are equal. The F1 score of a class is undefined if
+the class neither occurs nor is predicted.
 """
 
 import warnings
@@ -19,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from txl_tf.config.base import shown_value
+from txl_tf.config.experiment import TaskKind
 from txl_tf.errors import did_you_mean
 from txl_tf.imports import require_extra
-from txl_tf.tasks.examples import Example, TaskKind
+from txl_tf.tasks.examples import Example
 
 
 def compute_metrics(
@@ -38,7 +40,7 @@ def compute_metrics(
         kind: str. One of `TASK_KINDS`.
         labels: tuple of str. The classes; empty for a regression.
         examples: sequence of `Example`, all of them with labels.
-        predictions: sequence or array with a prediction for each example.
+        predictions: sequence or array with a prediction for each example, see the table above.
 
     Returns:
         Dict of floats by name.
@@ -86,15 +88,19 @@ def _class_figures(
 
     classes = np.asarray(predictions)
     right = np.array([labels.index(str(example.label)) for example in examples])
-    # Without a warning if a class neither occurs nor is predicted.
+    # `zero_division` avoids a warning if a class neither occurs nor is predicted.
     each_f1 = metrics.f1_score(
         right, classes, labels=range(len(labels)), average=None, zero_division=0.0
     )
     matthews = 0.0
     if not (_is_constant(right) or _is_constant(classes)):
         matthews = metrics.matthews_corrcoef(right, classes)
-    figures = {"accuracy": np.mean(right == classes), "f1_macro": each_f1.mean()}
-    figures |= {"matthews": matthews, **({"f1": each_f1[1]} if len(labels) == 2 else {})}
+    figures = {
+        "accuracy": np.mean(right == classes),
+        "f1_macro": each_f1.mean(),
+        "matthews": matthews,
+        **({"f1": each_f1[1]} if len(labels) == 2 else {}),
+    }
     return {name: float(value) for name, value in figures.items()}
 
 
@@ -120,7 +126,7 @@ def _correlation(
     if _is_constant(right) or _is_constant(numbers):
         return 0.0
     with warnings.catch_warnings():
-        # SciPy warns about nearly equal values.
+        # SciPy warns if values are nearly equal.
         warnings.simplefilter("ignore")
         value = float(function(right, numbers).statistic)
     return value if np.isfinite(value) else 0.0

@@ -1,10 +1,10 @@
-"""TPU compiler in a separate process, with its result and memory figures.
+"""TPU compiler in a process of its own.
 
-The compiler reads its settings from the environment before it is imported, ends the process
-on internal errors, and takes gigabytes that it does not release.
+The compiler reads its settings from the environment when it is imported, ends the process on
+internal errors, and does not release the gigabytes that it takes. `TpuCompiler` starts this module
+as such a process, see `main`.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -16,85 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import JobError
 from txl_tf.imports import is_on_jax, require_extra
+from txl_tf.tpu_compiler.compiled_program import CompiledProgram
 from txl_tf.tpu_compiler.topologies import Topology
 
 if TYPE_CHECKING:
     from txl_tf.config.experiment import ExperimentConfig
-    from txl_tf.tpu_compiler.program import LoweredProgram
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CompiledProgram:
-    """A program of one replica; memory figures are in bytes of one device."""
-
-    needed_bytes: int
-    """Memory that the program needs, the sum of the parts below."""
-    limit_bytes: int
-    """Memory that programs get: the chip's without the system's."""
-    attention: str = ""
-    """How the program attends."""
-    argument_bytes: int = 0
-    """Weights, optimizer state, memory of the rows and the batch."""
-    output_bytes: int = 0
-    """Results that do not reuse an argument's memory."""
-    temporary_bytes: int = 0
-    """Activations and other tensors that live only during the step."""
-    flops: int = 0
-    """Floating-point operations of products and kernels."""
-    hbm_bytes: int = 0
-    """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
-    all_reduce_bytes: int = 0
-    """Bytes that each replica contributes to all-reduces."""
-
-    @property
-    def fits(self) -> bool:
-        """True if the program fits the chip."""
-        return self.needed_bytes <= self.limit_bytes
-
-    def roofline(self, topology: Topology) -> dict[str, float]:
-        """Returns the seconds per step that each resource needs at its peak.
-
-        No step is faster than the slowest. A real one is slower: vector and scalar work, and
-        waiting, are not counted. All-reduces may overlap with the rest.
-        """
-        chip, num_chips = topology.chip, topology.num_chips
-        # In a ring, all but one of n parts of the sum pass a chip's links twice. Replicas of one
-        # chip first add up among themselves.
-        passed = 2 * (num_chips - 1) / num_chips * self.all_reduce_bytes
-        flop_seconds = self.flops * chip.num_replicas / chip.flops_per_second
-        hbm_seconds = self.hbm_bytes * chip.num_replicas / chip.hbm_bytes_per_second
-        return {
-            "flop_seconds": flop_seconds,
-            "hbm_seconds": hbm_seconds,
-            "all_reduce_seconds": passed / chip.interconnect_bytes_per_second,
-            "step_seconds": max(flop_seconds, hbm_seconds),
-        }
-
-
-def hbm_at_once(
-    training: CompiledProgram, evaluation: CompiledProgram | None, shared_bytes: int
-) -> dict[str, Any]:
-    """Adds up the memory of a run's two programs: bytes of each phase, limit, and if both fit.
-
-    Weights, optimizer state and the memory of the rows stay in place during an evaluation, which
-    reads the same weights. `shared_bytes` are those arguments of the evaluation that are the
-    trainer's variables. The size of the programs themselves is not counted.
-    """
-    while_training, while_evaluating = training.needed_bytes, 0
-    if evaluation is not None:
-        while_evaluating = training.argument_bytes + max(evaluation.needed_bytes - shared_bytes, 0)
-    return {
-        "while_training_bytes": while_training,
-        "while_evaluating_bytes": while_evaluating,
-        "limit_bytes": training.limit_bytes,
-        "fits": max(while_training, while_evaluating) <= training.limit_bytes,
-    }
-
+    from txl_tf.tpu_compiler.lowered_program import LoweredProgram
 
 _MODULE, _JAX_MODULE = "txl_tf.tpu_compiler.compiler", "txl_tf.tpu_compiler.jax_program"
-_TELLING = ("RESOURCE_EXHAUSTED", "Error: ")
-# The compiler asks for the machine it runs on, and must not query the network; the values do not
-# matter for named topologies.
+# Words of the line of an error output that names the cause.
+_ERROR_WORDS = ("RESOURCE_EXHAUSTED", "Error: ")
+# The compiler reads the kind of its machine here, so that it does not query the network. The values
+# do not matter for named topologies.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -111,16 +44,21 @@ _DUMP, _AFTER_DUMP = "*.after_optimizations.hlo.pb", "*.after_optimizations_afte
 
 def require_tpu_compiler() -> None:
     """Raises UsageError if the compiler is not installed, without importing it."""
-    extra = "jax-compile" if is_on_jax() else "tpu-compile"
-    require_extra(extra, "jax", "libtpu", purpose="Compiling for a TPU", where=sys.prefix)
+    require_extra(
+        "jax-compile" if is_on_jax() else "tpu-compile",
+        "jax",
+        "libtpu",
+        purpose="Compiling for a TPU",
+        where=sys.prefix,
+    )
 
 
 class TpuCompiler:
     """TPU compiler for one topology.
 
-    Memory, arithmetic and traffic are known once the program is optimized and its buffers are
-    assigned. The compiler is then ended unless `generates_code`, which takes most of the time;
-    kernels compile only then.
+    Memory, arithmetic and traffic are known when the program is optimized and its buffers are
+    assigned. Then the process of the compiler is ended, because generating machine code takes most
+    of the time. With `generates_code` the process runs to its end; kernels are compiled only then.
     """
 
     def __init__(self, topology: Topology, generates_code: bool = False) -> None:
@@ -128,7 +66,7 @@ class TpuCompiler:
         self._generates_code = generates_code
 
     def compile(self, program: "LoweredProgram", name: str) -> CompiledProgram:
-        """Compiles a program, called `name` in errors; it need not fit the chip.
+        """Compiles a program, even if it does not fit in memory; `name` stands in errors.
 
         Raises JobError if the compiler fails.
         """
@@ -139,7 +77,7 @@ class TpuCompiler:
             return self._compiled(_MODULE, self._request(program.num_replicas), name, place)
 
     def compile_on_jax(self, experiment: "ExperimentConfig", name: str) -> CompiledProgram:
-        """Compiles the training step of a run on JAX; as `compile`."""
+        """Compiles the training step of a run on JAX; `name` and errors are as in `compile`."""
         request = self._request(self.topology.num_replicas) | {"experiment": experiment.to_dict()}
         with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
             return self._compiled(_JAX_MODULE, request, name, Path(folder))
@@ -147,17 +85,20 @@ class TpuCompiler:
     def _compiled(
         self, module: str, request: dict[str, Any], name: str, place: Path
     ) -> CompiledProgram:
-        # Imported here, as it loads TensorFlow.
+        # This import loads TensorFlow.
         from txl_tf.tpu_compiler.costs import ProgramCosts
 
-        # 1. The compiler begins, in a process of its own.
-        command = [sys.executable, "-m", module, str(place), json.dumps(request)]
+        # 1. Start the compiler in a process of its own.
         environment = _environment()
         if module == _JAX_MODULE:
             environment["KERAS_BACKEND"] = "jax"
         with (place / "errors").open("w") as errors:
-            process = subprocess.Popen(command, env=environment, stderr=errors)
-        # 2. Its dump is complete when the next file is there, long before machine code is.
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(place), json.dumps(request)],
+                env=environment,
+                stderr=errors,
+            )
+        # 2. Wait for its dump, which is complete when the next file exists, long before the end.
         try:
             while process.poll() is None and not any(place.glob(_AFTER_DUMP)):
                 time.sleep(0.05)
@@ -168,7 +109,7 @@ class TpuCompiler:
         finally:
             process.kill()
             process.wait()
-        # 3. Figures of the optimized program.
+        # 3. Return the figures of the optimized program.
         memory = costs.memory()
         return CompiledProgram(
             needed_bytes=sum(memory.values()),
@@ -192,24 +133,25 @@ class TpuCompiler:
         }
 
     def _failed(self, process: subprocess.Popen, name: str, place: Path) -> JobError:
-        message = (place / "errors").read_text().strip() or "no message"
+        lines = ((place / "errors").read_text().strip() or "no message").splitlines()
         what = f"The TPU compiler ended with exit code {process.wait()}: "
-        # The compiler ends with a banner of its own.
-        lines = message.splitlines()
-        telling = [line for line in lines if any(word in line for word in _TELLING)]
-        what += (telling or lines)[-1].strip()[:300]
+        # The last lines of the output are a banner of the compiler.
+        causes = [line for line in lines if any(word in line for word in _ERROR_WORDS)]
+        what += (causes or lines)[-1].strip()[:300]
         return JobError(what, where=f"{name} for {self.topology.name}")
 
 
 def _environment() -> dict[str, str]:
     # The package must be importable from any working directory.
-    here = str(Path(__file__).resolve().parents[2])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def main(folder: str, request: str) -> None:
-    """Compiles `module` of a folder, and dumps the optimized program there."""
+    """Compiles the file `module` of a folder, and writes the optimized program to the folder.
+
+    `request` is JSON with the arguments of the topology and the number of replicas.
+    """
     import numpy as np
 
     # JAX's public interface compiles only JAX functions; the exact version is pinned.
@@ -228,8 +170,9 @@ def main(folder: str, request: str) -> None:
         np.array([[device.id] for device in devices])
     )
     options.env_option_overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_proto", True)]
-    program = Path(folder, "module").read_bytes()
-    module = stablehlo.deserialize_portable_artifact(mlir.make_ir_context(), program)
+    module = stablehlo.deserialize_portable_artifact(
+        mlir.make_ir_context(), Path(folder, "module").read_bytes()
+    )
     devices[0].client.compile(module, _jax.DeviceList(devices), options)
 
 

@@ -2,6 +2,11 @@
 
 The compiler's own analysis counts the body of a loop once, and does not separate the memory on
 the chip from the high-bandwidth memory.
+
+A program is a tree of computations. Some instructions call other computations: the body of a loop,
+the branches of a condition, or a fusion, which is one kernel. `_executed` lists the computations
+outside of fusions with the number of times that each runs. Each cost is a method that counts one
+instruction, and `_total` adds it up over these computations.
 """
 
 import collections
@@ -19,8 +24,12 @@ from tensorflow.compiler.xla.service.hlo_pb2 import (
 )
 from tensorflow.compiler.xla.xla_data_pb2 import PrimitiveType, ShapeProto as Shape
 
-_BITS = re.compile(r"\d+")
+# Number of the high-bandwidth memory in the layout of a tensor; others are memory on the chip.
+_HBM_SPACE = 0
+# Instructions that read only a part of their first operand.
 _SLICES = ("dynamic-slice", "slice", "gather")
+# Instructions that move no bytes, or whose bytes are counted at other instructions: in the body of
+# a loop, in the branches of a condition, or at the start of an asynchronous copy.
 _FREE = (
     "after-all",
     "all-reduce-done",
@@ -50,15 +59,16 @@ class ProgramCosts:
         self._by_id = {
             each.id: each for part in self._computations.values() for each in part.instructions
         }
-        entry = self._computations[proto.hlo_module.entry_computation_id]
-        # Computations that run outside of a fusion, and how often.
-        self._times = list(self._executed(entry, 1))
+        # Computations outside of fusions, and the number of times that each runs.
+        self._times = list(
+            self._executed(self._computations[proto.hlo_module.entry_computation_id], 1)
+        )
 
     def memory(self) -> dict[str, int]:
-        """Returns the bytes of a device for arguments, further outputs and temporaries."""
+        """Returns the bytes of high-bandwidth memory: arguments, other outputs and temporaries."""
         parts = collections.Counter({"argument": 0, "output": 0, "temporary": 0})
         for each in self._buffers:
-            if each.color or each.is_thread_local:  # on the chip
+            if each.color or each.is_thread_local:  # A color is a memory on the chip.
                 continue
             is_argument = each.is_entry_computation_parameter
             # Outputs that reuse an argument's memory need no further memory.
@@ -79,13 +89,18 @@ class ProgramCosts:
         return self._total(self._reduced_bytes)
 
     def _reduced_bytes(self, instruction: Instruction) -> int:
-        if instruction.opcode in ("async-start", "custom-call"):  # the newest chips offload sums
-            parts = [self._computations[number] for number in instruction.called_computation_ids]
-            return sum(self._reduced_bytes(each) for part in parts for each in part.instructions)
+        # The newest chips offload all-reduces, which these instructions then contain.
+        if instruction.opcode in ("async-start", "custom-call"):
+            return sum(
+                self._reduced_bytes(each)
+                for number in instruction.called_computation_ids
+                for each in self._computations[number].instructions
+            )
         is_sum = instruction.opcode in ("all-reduce", "all-reduce-start")
         return sum(map(_num_bytes, self._inputs(instruction))) if is_sum else 0
 
     def _executed(self, computation: Computation, times: int) -> Iterator[tuple[Any, int]]:
+        # Every branch of a condition is counted, and a loop of unknown length once.
         yield computation, times
         for each in computation.instructions:
             called = [self._computations[number] for number in each.called_computation_ids]
@@ -101,9 +116,9 @@ class ProgramCosts:
         return sum(times * sum(map(cost, part.instructions)) for part, times in self._times)
 
     def _trip_count(self, loop: Instruction) -> int | None:
-        """Finds the number of turns of a loop; `None` if data decide.
+        """Returns the number of turns of a loop; `None` if it depends on data.
 
-        TensorFlow's loops count from 0, by 1, up to a limit that the condition shows.
+        Loops of TensorFlow count from 0 in steps of 1, up to a limit in their condition.
         """
         _, condition = (self._computations[number] for number in loop.called_computation_ids)
         root = self._by_id[condition.root_id]
@@ -127,37 +142,42 @@ class ProgramCosts:
         return [self._by_id[number] for number in instruction.operand_ids]
 
     def _inputs(self, instruction: Instruction) -> list[Shape]:
-        operands = self._operands(instruction)
-        return [tensor for operand in operands for tensor in _tensors(operand.shape)]
+        return [
+            tensor for operand in self._operands(instruction) for tensor in _tensors(operand.shape)
+        ]
 
     def _called(self, instruction: Instruction) -> Computation:
         return self._computations[instruction.called_computation_ids[0]]
 
     def _traffic(self, instruction: Instruction) -> int:
-        if instruction.opcode in _FREE or _is_relabelling(instruction):
+        if instruction.opcode in _FREE or "Bitcast" in instruction.custom_call_target:
             return 0
         inputs, outputs = self._inputs(instruction), _tensors(instruction.shape)
         if instruction.opcode in ("copy-start", "async-start"):
             if not inputs:
                 return 0
-            source, target = (inputs[0], outputs[0 if instruction.opcode == "copy-start" else 1])
-            ends = source.layout.memory_space, target.layout.memory_space
-            return ends.count(0) * _num_padded_bytes(target)
-        written = sum(map(_hbm, outputs))
+            # A copy lists its result first, and another operation its input.
+            target = outputs[0 if instruction.opcode == "copy-start" else 1]
+            ends = inputs[0].layout.memory_space, target.layout.memory_space
+            return ends.count(_HBM_SPACE) * _num_padded_bytes(target)
+        written = sum(map(_hbm_bytes, outputs))
         if instruction.opcode in _SLICES:
-            return written + min(written, _hbm(inputs[0]))
+            return written + min(written, _hbm_bytes(inputs[0]))
         if instruction.opcode == "dynamic-update-slice":
-            return 2 * _hbm(inputs[1])
+            return 2 * _hbm_bytes(inputs[1])
         if instruction.opcode == "fusion":
             return self._fusion_traffic(instruction)
         if kernel_bytes := _kernel_cost(instruction, "bytes_accessed"):
-            # Blocks may be read more than once; operands already on the chip cause no traffic.
-            on_chip = [each for each in (*outputs, *inputs) if each.layout.memory_space]
+            # The author counted each block as often as it is moved, and all tensors as if they were
+            # in high-bandwidth memory. Tensors that the compiler put on the chip cause no traffic.
+            on_chip = [
+                each for each in (*outputs, *inputs) if each.layout.memory_space != _HBM_SPACE
+            ]
             return max(kernel_bytes - sum(map(_num_padded_bytes, on_chip)), 0)
-        return written + sum(map(_hbm, inputs))
+        return written + sum(map(_hbm_bytes, inputs))
 
     def _fusion_traffic(self, fusion: Instruction) -> int:
-        """Counts the traffic of a fusion; for sliced or updated operands, only the slice."""
+        """Counts the bytes that a fusion moves; of sliced or updated operands only the slice."""
         computation = self._called(fusion)
         users = collections.defaultdict(list)
         parameters, updated = {}, {}
@@ -170,7 +190,7 @@ class ProgramCosts:
                 updated[each.operand_ids[0]] = each
         total = 0
         for index, operand in enumerate(self._operands(fusion)):
-            full = sum(map(_hbm, _tensors(operand.shape)))
+            full = sum(map(_hbm_bytes, _tensors(operand.shape)))
             uses = users[parameters[index].id]
             if full and uses and all(each.opcode in _SLICES for each in uses):
                 full = min(full, sum(_num_padded_bytes(each.shape) for each in uses))
@@ -178,9 +198,9 @@ class ProgramCosts:
                 full = 0
             total += full
         root = self._by_id[computation.root_id]
-        if root.opcode == "dynamic-update-slice" and _hbm(fusion.shape):
+        if root.opcode == "dynamic-update-slice" and _hbm_bytes(fusion.shape):
             return total + _num_padded_bytes(self._operands(root)[1].shape)
-        return total + sum(map(_hbm, _tensors(fusion.shape)))
+        return total + sum(map(_hbm_bytes, _tensors(fusion.shape)))
 
     def _flops(self, instruction: Instruction) -> int:
         if instruction.opcode == "fusion":
@@ -198,7 +218,7 @@ class ProgramCosts:
 def _convolution_products(
     convolution: Instruction, image: Sequence[int], kernel: Sequence[int]
 ) -> int:
-    """Counts the multiplications of a convolution, without the padding."""
+    """Counts the multiplications of a convolution without multiplications by padding."""
     numbers = convolution.convolution_dimension_numbers
     output = convolution.shape.dimensions
     count = output[numbers.output_batch_dimension] * output[numbers.output_feature_dimension]
@@ -219,16 +239,12 @@ def _convolution_products(
     return count // convolution.batch_group_count
 
 
-def _is_relabelling(instruction: Instruction) -> bool:
-    return instruction.opcode == "custom-call" and "Bitcast" in instruction.custom_call_target
-
-
 def _kernel_cost(instruction: Instruction, name: str) -> int:
-    """Returns a cost that a kernel's author declared; 0 for other instructions."""
+    """Returns a cost that the author of a kernel declared; 0 for other instructions."""
     if instruction.opcode != "custom-call" or b"cost_estimate" not in instruction.backend_config:
         return 0
-    config = json.loads(instruction.backend_config)["custom_call_config"]
-    return int(config["cost_estimate"].get(name, 0))
+    costs = json.loads(instruction.backend_config)["custom_call_config"]["cost_estimate"]
+    return int(costs.get(name, 0))
 
 
 def _number(constant: Instruction) -> int:
@@ -238,7 +254,7 @@ def _number(constant: Instruction) -> int:
 
 
 def _tensors(shape: Shape) -> list[Shape]:
-    """Returns the tensors of a shape, also of nested tuples."""
+    """Returns the tensors of a shape, which may be nested tuples."""
     if shape.element_type != PrimitiveType.TUPLE:
         return [shape]
     return [tensor for part in shape.tuple_shapes for tensor in _tensors(part)]
@@ -253,7 +269,7 @@ def _num_bytes(shape: Shape) -> int:
 
 
 def _num_padded_bytes(shape: Shape) -> int:
-    """Counts the bytes of a tensor, whose fastest dimensions are padded to whole tiles."""
+    """Counts the bytes of a tensor with its padding: the last dimensions in memory fill tiles."""
     lengths = [shape.dimensions[axis] for axis in shape.layout.minor_to_major]
     tile = shape.layout.tiles[0].dimensions if shape.layout.tiles else ()
     for place, length in enumerate(reversed(tile)):
@@ -262,13 +278,15 @@ def _num_padded_bytes(shape: Shape) -> int:
     return -(-math.prod(lengths) * _bits(shape.element_type) // 8)
 
 
-def _hbm(shape: Shape) -> int:
-    is_on_chip = shape.element_type == PrimitiveType.TUPLE or shape.layout.memory_space != 0
-    return 0 if is_on_chip else _num_padded_bytes(shape)
+def _hbm_bytes(shape: Shape) -> int:
+    """Counts the padded bytes of a tensor in high-bandwidth memory; 0 for all others."""
+    if shape.element_type == PrimitiveType.TUPLE or shape.layout.memory_space != _HBM_SPACE:
+        return 0
+    return _num_padded_bytes(shape)
 
 
 @functools.cache
 def _bits(element_type: int) -> int:
     name = PrimitiveType.Name(element_type)
-    found = _BITS.search(name)
-    return 8 if name == "PRED" else int(found[0]) if found else 0
+    digits = re.search(r"\d+", name)
+    return 8 if name == "PRED" else int(digits[0]) if digits else 0

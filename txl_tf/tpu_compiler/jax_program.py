@@ -1,8 +1,10 @@
-"""Training step on JAX, compiled for a TPU that is not there, in a process of its own.
+"""Training step on JAX, compiled for a TPU that the machine does not have.
+
+`TpuCompiler` starts this module as a process:
 
     python -m txl_tf.tpu_compiler.jax_program FOLDER REQUEST
 
-The environment names the backend, and what the compiler reads before it is imported.
+The environment of the process sets the backend of Keras, and the settings of the compiler.
 """
 
 import json
@@ -21,7 +23,7 @@ from txl_tf.training.trainer import Trainer
 
 
 class MeshWithoutDevices(MeshStrategy):
-    """Mesh of devices that can only be compiled for; its arrays have a shape and no values."""
+    """Mesh of devices for which programs can only be compiled; its arrays have no values."""
 
     def _placed(self, array: np.ndarray, is_by_row: bool) -> Any:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=self.sharding(is_by_row))
@@ -33,20 +35,22 @@ def lowered_step(experiment: ExperimentConfig, strategy: MeshWithoutDevices) -> 
     def no_batches(**arguments: Any) -> tf.data.Dataset:
         raise AssertionError("a program that is only lowered reads no batch")
 
-    trainer = Trainer(experiment, strategy, no_batches)
     num_replicas = strategy.num_replicas_in_sync
     num_rows = experiment.training.rows_per_replica(num_replicas) * num_replicas
     tokens = np.broadcast_to(np.int32(0), (num_rows, experiment.model.segment_length))
     inputs = {"token_ids": tokens, "target_ids": tokens, "start_of_stream": tokens[:, 0] > 0}
     if experiment.masks_documents:
         inputs["document_starts"] = tokens > 0
-    return trainer.mesh_program.lower(
+    return Trainer(experiment, strategy, no_batches).mesh_program.lower(
         {name: strategy.divided(array) for name, array in inputs.items()}
     )
 
 
 def main(folder: str, request: str) -> None:
-    """Compiles the step of `request`, and dumps the optimized program to a folder."""
+    """Compiles the training step of a request, and writes the optimized program to a folder.
+
+    `request` is JSON with the arguments of the topology, the number of replicas and the experiment.
+    """
     from jax.experimental import topologies
 
     values = json.loads(request)
@@ -54,8 +58,9 @@ def main(folder: str, request: str) -> None:
     strategy = MeshWithoutDevices(topology.devices[: values["num_replicas"]])
     experiment = ExperimentConfig.from_dict(values["experiment"])
     Path(folder, "attention").write_text(attention_choice(experiment, strategy).reason)
-    options = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
-    lowered_step(experiment, strategy).compile(compiler_options=options)
+    lowered_step(experiment, strategy).compile(
+        compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+    )
 
 
 if __name__ == "__main__":

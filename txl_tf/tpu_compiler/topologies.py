@@ -18,11 +18,11 @@ class CloudNames:
     cores_per_chip: int
     """Units per chip in the size of an accelerator type."""
     shapes: tuple[str, ...]
-    """Topologies that Cloud TPU has; each has another number of chips."""
+    """Topologies that Cloud TPU has; each has a different number of chips."""
     runtime_version: str
     """The provider's image for software that brings its own framework, like TensorFlow here."""
     gke_accelerator: str | None
-    """GKE's name; `None` if GKE has no such chips."""
+    """Name of the chips in GKE; `None` if GKE does not have them."""
     max_chips_per_host: int = 4
     """Chips of the largest slice with one host; in larger slices a host has 4."""
 
@@ -89,7 +89,7 @@ class Topology:
         matched = _NAME.fullmatch(_NAMES_BY_TYPE.get(name, name))
         chip = None if matched is None else CHIPS.get(matched[1])
         shape = () if matched is None else tuple(map(int, matched[2].split("x")))
-        # Every host has 2 x 2 chips, but single chips exist too.
+        # Every host has 2 x 2 chips, except that slices of a single chip exist.
         is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
         if chip is None:
             problem = "The topology is not known."
@@ -101,9 +101,12 @@ class Topology:
             problem = f"No slice has more than {_MAX_CHIPS} chips."
         else:
             return cls(chip, shape)
-        examples = f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16"
-        remedy = f"Give the generation and the chips along each dimension, such as {examples}."
-        raise UsageError(problem, where=f"{option} {name}", remedy=remedy)
+        raise UsageError(
+            problem,
+            where=f"{option} {name}",
+            remedy="Give the generation and the chips along each dimension, such as "
+            f"{', '.join(EXAMPLES)}, or an accelerator type, such as v5litepod-16.",
+        )
 
     @property
     def name(self) -> str:
@@ -112,7 +115,7 @@ class Topology:
 
     @property
     def accelerator_type(self) -> str | None:
-        """Name in Cloud TPU, such as `v5litepod-16`; `None` for a slice that it does not have."""
+        """Name in Cloud TPU, such as `v5litepod-16`; `None` if Cloud TPU has no such slice."""
         return _TYPES_BY_NAME.get(self.name)
 
     @property
@@ -128,8 +131,8 @@ class Topology:
     @property
     def chips_per_host(self) -> int:
         """TPU chips of one VM."""
-        is_one_host = self.num_chips <= self.cloud.max_chips_per_host
-        return self.num_chips if is_one_host else _CHIPS_PER_HOST
+        has_one_host = self.num_chips <= self.cloud.max_chips_per_host
+        return self.num_chips if has_one_host else _CHIPS_PER_HOST
 
     @property
     def num_hosts(self) -> int:
@@ -143,7 +146,7 @@ class Topology:
 
     @property
     def hbm_bytes_per_replica(self) -> int:
-        """High-bandwidth memory of one device that programs get."""
+        """High-bandwidth memory of one device that programs can use."""
         return int(self.chip.usable_hbm_gibibytes * 2**30) // self.chip.num_replicas
 
 

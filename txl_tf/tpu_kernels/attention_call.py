@@ -1,49 +1,42 @@
 """Attention kernels as operations of a program, on JAX and on TensorFlow, with their gradients.
 
+From the top down: `attend` and `attend_in_inference` are the operations; `_call` runs a pass as a
+function of JAX, or as a program of JAX inside a program of TensorFlow; `_forward`, `_backward` and
+`_inference` pad the arguments of a pass and cut its results; `attention_grid.kernel_of` makes the
+kernel itself.
+
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width, G columns of a group of heads, A queries of a tile, R rows of the
 table of distances; in inference P places of memory, S keys of the segment with padding.
 """
 
-import dataclasses
 import functools
-import itertools
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.imports import is_on_jax, tensorflow as tf
-from txl_tf.tpu_kernels.attention_kernels import (
-    backward_kernel,
-    forward_kernel,
-    inference_kernel,
-)
-from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, InferencePlan
+from txl_tf.tpu_kernels.attention_grid import Direction, kernel_of
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
-Direction = Literal["forward", "backward", "inference"]
-
-# Of kernels, the version that libtpu 0.0.31 of TensorFlow 2.20 reads. The version that JAX 0.10.2
-# would write does not differ for these kernels.
+# Version of the format of kernels that libtpu 0.0.31 of TensorFlow 2.20 reads. JAX 0.10.2 would
+# write a later version, which is the same for these kernels.
 _KERNEL_VERSION = 9
-_VERSION = 10  # of the operation that calls JAX programs, in TensorFlow 2.20
-# libtpu looks for the function of a kernel by this name.
-_NAME = "main"
+# Version of the operation of TensorFlow 2.20 that calls JAX programs.
+_CALL_VERSION = 10
 
 
 def attend(plan: AttentionPlan, first_keys: Any, hash_keys: Any, *differentiated: Any) -> Any:
     """Computes attention over segment and memory without scores in memory, `(B, T, N * H)`.
 
-    `first_keys` are the first visible keys, int32 `(B,)`, or `(B, T)` with starts of queries;
-    `hash_keys` come from `stateless_random.random_keys`, int32 `(2, B)`. Gradients flow into the
-    others: unscaled queries `(B, T, N * H)`; keys and values `(B, K, N * H)`; distances
-    `(K, N * H)`, row `j` for the distance `K - 1 - j`; and biases of contents and of positions,
-    float32 `(2, N * H)`.
+    `first_keys` are the first visible keys, int32 `(B,)`, or `(B, T)` if the plan has starts of
+    queries. `hash_keys` come from `stateless_random.random_keys`, int32 `(2, B)`. The other
+    arguments are differentiated: unscaled queries `(B, T, N * H)`; keys and values
+    `(B, K, N * H)`; distances `(K, N * H)`, row `j` for the distance `K - 1 - j`; and the biases of
+    contents and of positions, float32 `(2, N * H)`.
     """
     if is_on_jax():
         return _attend_on_jax(plan, first_keys, hash_keys, *differentiated)
@@ -72,9 +65,11 @@ def _attend_and_keep(plan: AttentionPlan, *inputs: Any) -> tuple[Any, Any]:
 
 
 def _gradients_of(plan: AttentionPlan, kept: Any, gradient: Any) -> tuple[Any, ...]:
-    # The two integer inputs have none.
-    nothing = [np.zeros(each.shape, jax.dtypes.float0) for each in kept[:2]]
-    return *nothing, *_call(plan, "backward", (*kept, gradient))
+    # JAX expects an empty gradient for each of the two integer inputs.
+    return (
+        *(np.zeros(each.shape, jax.dtypes.float0) for each in kept[:2]),
+        *_call(plan, "backward", (*kept, gradient)),
+    )
 
 
 _attend_on_jax.defvjp(_attend_and_keep, _gradients_of)
@@ -86,9 +81,9 @@ def attend_in_inference(plan: InferencePlan, *arguments: Any) -> list[Any]:
     The arguments are the first visible keys, which count from the first place of memory; unscaled
     queries, keys and values of the segment `(B, T, N * H)`; keys and values of memory
     `(B, P, N * H)`; distances `(R, N * H)`, row `j` for the distance
-    `plan.padded_key_length - 1 - j`, rows after the distance 0 unused; and biases as in `attend`.
-    Returns the attended values `(B, T, N * H)` and, where the plan writes memory, its next keys
-    and values.
+    `plan.padded_key_length - 1 - j`, where the rows after the distance 0 are not used; and biases
+    as in `attend`. Returns the attended values `(B, T, N * H)` and, if the plan writes memory, the
+    keys and values of the next memory.
     """
     return _call(plan, "inference", arguments)
 
@@ -99,45 +94,45 @@ def _call(plan: AttentionPlan, direction: Direction, arguments: tuple[Any, ...])
     from tensorflow.compiler.tf2xla.python import xla
 
     program, platform = exported(plan, direction), plan.kernel.platform
-    # Programs for a TPU are lowered on a CPU if the machine has no TPU.
-    disabled = ["platform"] if platform == "tpu" else []
     return xla.call_module(
         list(arguments),
-        version=_VERSION,
+        version=_CALL_VERSION,
         module=program.mlir_module_serialized,
         Tout=[tf.as_dtype(result.dtype) for result in program.out_avals],
         Sout=[list(result.shape) for result in program.out_avals],
         platforms=[platform.upper()],
-        disabled_checks=disabled,
+        # Programs for a TPU are lowered on a CPU if the machine has no TPU.
+        disabled_checks=["platform"] if platform == "tpu" else [],
     )
 
 
 def _padded_kernel(plan: AttentionPlan, direction: Direction) -> Any:
-    pad = {"forward": _forward, "backward": _backward, "inference": _inference}[direction]
-    return functools.partial(pad, plan, kernel_of(plan, direction))
+    passes = {"forward": _forward, "backward": _backward, "inference": _inference}
+    return functools.partial(passes[direction], plan, kernel_of(plan, direction))
 
 
 @functools.cache
 def exported(plan: AttentionPlan, direction: Direction) -> Any:
-    """Exports a kernel with the padding around it, for TensorFlow."""
+    """Exports a pass, which is a kernel and the padding around it, for TensorFlow."""
     from jax._src import tpu_custom_call
 
-    # For all kernels of this process.
+    # This sets the version of all kernels that this process writes.
     tpu_custom_call._FWD_COMPAT_VERSION = _KERNEL_VERSION
     # Nothing is computed here, and TensorFlow owns the TPU.
     jax.config.update("jax_platforms", "cpu")
-    function = jax.jit(_padded_kernel(plan, direction))
     arguments = [jax.ShapeDtypeStruct(*each) for each in argument_shapes(plan, direction)]
-    # Programs are cached and compared, so they have no paths of this machine.
+    # Programs are cached and compared, so they must not contain paths of this machine.
     without_paths = jax._src.config.traceback_in_locations_limit(0)
     with without_paths, jax.enable_x64(False):
-        return jax.export.export(function, platforms=[plan.kernel.platform])(*arguments)
+        return jax.export.export(
+            jax.jit(_padded_kernel(plan, direction)), platforms=[plan.kernel.platform]
+        )(*arguments)
 
 
 def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any, str]]:
     """Returns shape and dtype of each argument of a pass.
 
-    The backward pass also takes the results of the forward pass and the gradient of the first.
+    The backward pass also takes both results of the forward pass and the gradient of the first one.
     """
     rows, width, table = plan.num_rows, plan.num_heads * plan.head_dim, plan.key_length
 
@@ -167,14 +162,19 @@ def _backward(plan: AttentionPlan, kernel: Any, *arguments: Any) -> Any:
     attended, gradient = (
         _padded(each, plan.padded_segment_length) for each in (attended, gradient)
     )
-    results = kernel(*_padded_inputs(plan, *inputs), attended, log_sums, gradient)
-    of_query, of_key, of_value, of_distances, of_biases = results
+    of_query, of_key, of_value, of_distances, of_biases = kernel(
+        *_padded_inputs(plan, *inputs), attended, log_sums, gradient
+    )
     num_before = plan.padded_memory_length - plan.memory_length
     keys = slice(num_before, num_before + plan.key_length)
     first = plan.padded_key_length - plan.key_length
-    of_query = of_query[:, : plan.segment_length]
-    of_distances = of_distances[first : first + plan.key_length]
-    return of_query, of_key[:, keys], of_value[:, keys], of_distances, of_biases
+    return (
+        of_query[:, : plan.segment_length],
+        of_key[:, keys],
+        of_value[:, keys],
+        of_distances[first : first + plan.key_length],
+        of_biases,
+    )
 
 
 def _padded_inputs(
@@ -189,10 +189,10 @@ def _padded_inputs(
 ) -> list[Any]:
     num_before = plan.padded_memory_length - plan.memory_length
     key, value = (_padded(each, plan.padded_key_length, num_before) for each in (key, value))
-    # Row `j` of the table is the distance `padded K - 1 - j`; later rows have no key.
+    # Row `j` of the table is the distance `padded_key_length - 1 - j`. Rows after the distance 0
+    # belong to no key.
     before = plan.padded_key_length - plan.key_length
-    after = plan.table_length - before - plan.key_length
-    distances = jnp.pad(distances, [(before, after), (0, 0)])
+    distances = jnp.pad(distances, [(before, plan.table_length - before - plan.key_length), (0, 0)])
     arrays = [_padded(query, plan.padded_segment_length), key, value, distances, biases]
     return _with_first_keys(plan, first_keys + num_before, hash_keys, arrays)
 
@@ -208,144 +208,40 @@ def _inference(
 ) -> Any:
     key, value = (_padded(each, plan.segment_key_length) for each in (key, value))
     arrays = [_padded(query, plan.padded_segment_length), key, value, *others]
-    nothing_drawn = jnp.zeros((2, plan.num_rows), jnp.int32)
-    attended, *next_memory = kernel(*_with_first_keys(plan, first_keys, nothing_drawn, arrays))
+    no_hash_keys = jnp.zeros((2, plan.num_rows), jnp.int32)  # nothing is dropped
+    attended, *next_memory = kernel(*_with_first_keys(plan, first_keys, no_hash_keys, arrays))
     return attended[:, : plan.segment_length], *next_memory
 
 
 def _with_first_keys(
     plan: AttentionPlan, first_keys: Any, hash_keys: Any, arrays: list[Any]
 ) -> list[Any]:
-    """Puts the scalars before the arrays, and first keys of queries, if they differ, after them."""
+    """Returns the arguments of the kernel: scalars, arrays, and first keys of queries that differ.
+
+    The scalars of a row are its first visible key, both keys of the hash and, for each tile of
+    queries, the first key that any of its queries sees.
+    """
     padded_length = plan.padded_segment_length
     if plan.has_query_starts:
-        # Padding queries see themselves and the keys of the last query.
-        edges = [(0, 0), (0, padded_length - plan.segment_length)]
-        of_queries = jnp.pad(first_keys, edges, mode="edge")
+        # A padding query sees the keys that the last query sees, and the keys up to itself.
+        of_queries = jnp.pad(
+            first_keys, [(0, 0), (0, padded_length - plan.segment_length)], mode="edge"
+        )
     else:
         of_queries = jnp.broadcast_to(first_keys[:, None], (plan.num_rows, padded_length))
-    tiles = plan.num_rows, plan.num_query_blocks, 1, plan.block_queries
-    of_tiles = jnp.reshape(of_queries, tiles)
+    of_tiles = jnp.reshape(
+        of_queries, (plan.num_rows, plan.num_query_blocks, 1, plan.block_queries)
+    )
     firsts = of_tiles[..., 0, 0]
     if plan.farthest is not None:
-        queries = jnp.arange(plan.num_query_blocks) * plan.block_queries
-        nearest = queries + (plan.padded_memory_length - plan.farthest)
-        firsts = jnp.maximum(firsts, nearest.astype(jnp.int32)[None])
-    scalars = [of_queries[:, :1], jnp.transpose(hash_keys), firsts]
-    scalars = jnp.reshape(jnp.concatenate(scalars, axis=1), [-1])
-    return [scalars, *arrays, *([of_tiles] if plan.has_query_starts else [])]
+        # The farthest key that the first query of each tile sees.
+        farthest_keys = jnp.arange(plan.num_query_blocks) * plan.block_queries + (
+            plan.padded_memory_length - plan.farthest
+        )
+        firsts = jnp.maximum(firsts, farthest_keys.astype(jnp.int32)[None])
+    scalars = jnp.concatenate([of_queries[:, :1], jnp.transpose(hash_keys), firsts], axis=1)
+    return [jnp.reshape(scalars, [-1]), *arrays, *([of_tiles] if plan.has_query_starts else [])]
 
 
 def _padded(array: Any, length: int, num_before: int = 0) -> Any:
-    num_after = length - num_before - array.shape[1]
-    return jnp.pad(array, [(0, 0), (num_before, num_after), (0, 0)])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    """One argument or result of a kernel.
-
-    `block` is the shape on the chip at a time; `place` maps an index of the grid to the index of
-    the needed block.
-    """
-
-    shape: tuple[int, ...]
-    block: tuple[int, ...]
-    dtype: str
-    place: Callable[..., tuple[int, ...]]
-
-    def moved_bytes(self, grid: Sequence[int]) -> int:
-        """Counts the bytes that a kernel moves, with rows padded to whole registers.
-
-        A block is moved whenever the next place of the grid needs another one; the last axis of
-        the grid is the innermost.
-        """
-        places = (self.place(*index) for index in itertools.product(*map(range, grid)))
-        columns = math.ceil(self.block[-1] / LANES) * LANES
-        item_bytes = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
-        num_bytes = math.prod(self.block[:-1]) * columns * item_bytes
-        return num_bytes * sum(1 for _ in itertools.groupby(places))
-
-
-def kernel_of(plan: AttentionPlan, direction: Direction) -> Callable[..., Any]:
-    """Makes a kernel, a function of scalars of each row and of padded arrays.
-
-    A row has the first visible key, both keys of the hash and, for each tile of queries, the first
-    key that any of them sees. The arrays are queries `(B, T, N * H)`, keys and values
-    `(B, K, N * H)`, distances `(R, N * H)`, float32 biases `(2, N * H)` and, where queries have
-    their own starts, the first keys `(B, T / A, 1, A)`. `forward` returns the attended values
-    `(B, T, N * H)` and the logarithm of the sum of exponentials of the scores, float32
-    `(B, T / A, N * H / G, G / H, A)`. `backward` also takes both and the gradient of the first,
-    and returns the gradients of queries, keys, values, distances and, in float32, of the biases.
-
-    `inference` takes keys and values twice: of the segment `(B, S, N * H)` and of memory
-    `(B, P, N * H)`. It returns the attended values and, where the plan writes memory, its next
-    keys and values.
-    """
-    # A group's distances are loaded once, a row's keys and values once for each group.
-    grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
-    rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
-    tile, heads, table = plan.block_queries, plan.heads_per_group, plan.table_length
-
-    def of_keys(length: int) -> _Block:
-        shape, block = (rows, length, columns), (1, length, width)
-        return _Block(shape, block, plan.dtype, lambda n, b, i, *_: (b, 0, n))
-
-    queries = _Block(
-        (rows, plan.padded_segment_length, columns),
-        (1, tile, width),
-        plan.dtype,
-        lambda n, b, i, *_: (b, i, n),
-    )
-    keys = of_keys(plan.padded_key_length)
-    distances = _Block((table, columns), (table, width), plan.dtype, lambda n, b, i, *_: (0, n))
-    biases = _Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
-    first_keys = _Block(
-        (rows, plan.num_query_blocks, 1, tile),
-        (1, 1, 1, tile),
-        "int32",
-        lambda n, b, i, *_: (b, i, 0, 0),
-    )
-    log_sums = _Block(
-        (rows, plan.num_query_blocks, plan.num_groups, heads, tile),
-        (1, 1, 1, heads, tile),
-        "float32",
-        lambda n, b, i, *_: (b, i, n, 0, 0),
-    )
-    of_all = [distances, biases, *([first_keys] if plan.has_query_starts else [])]
-    scratch = []
-    flops, kernel = plan.forward_flops, forward_kernel
-    inputs, outputs = [queries, keys, keys, *of_all], [queries, log_sums]
-    if isinstance(plan, InferencePlan):
-        segment, memory = map(of_keys, (plan.segment_key_length, plan.memory_length))
-        kernel = inference_kernel
-        inputs = [queries, segment, segment, memory, memory, *of_all]
-        outputs = [queries, *([memory, memory] if plan.writes_memory else [])]
-    elif direction == "backward":
-        flops, kernel = plan.backward_flops, backward_kernel
-        inputs += [queries, log_sums, queries]
-        outputs = [queries, keys, keys, distances, biases]
-        lengths = plan.padded_key_length, plan.padded_key_length, table
-        scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
-    return pl.pallas_call(
-        functools.partial(kernel, plan),
-        name=_NAME,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=grid,
-            in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
-            out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
-            scratch_shapes=scratch,
-        ),
-        out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=plan.vmem_limit_bytes,
-        ),
-        cost_estimate=pl.CostEstimate(
-            flops=flops,
-            transcendentals=plan.num_exponentials,
-            bytes_accessed=sum(each.moved_bytes(grid) for each in (*inputs, *outputs)),
-        ),
-        interpret=plan.kernel.platform != "tpu",
-    )
+    return jnp.pad(array, [(0, 0), (num_before, length - num_before - array.shape[1]), (0, 0)])

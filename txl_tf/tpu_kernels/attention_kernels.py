@@ -1,17 +1,36 @@
 """Forward and backward pass of relative attention, and reading with a memory, as Pallas kernels.
 
-Scores are computed tile by tile on the chip, summed with a running maximum and never written to
-memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
-the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
+The kernels extend the tiles of Dao et al. (2022), "FlashAttention", by the distances of Dai et al.
+(2019). Scores are computed tile by tile on the chip and never written to memory. For example, 22
+rows, 8 heads, T = 512 and K = 1,024 have 369 MB of scores in float32 in a layer, and plain
+operations pass them through memory several times. A tile of 256 queries and 512 keys has 512 KiB.
 
-For example, 22 rows, 8 heads, T = 512 and K = 1,024 have 369 MB of scores in float32 in a layer,
-and plain operations pass them through memory several times. A tile of 256 queries and 512 keys has
-512 KiB.
+**Grid.** A kernel runs once for each group of heads, row and tile of queries; the tiles of queries
+change fastest. A group has the fewest heads whose columns fill registers of 128 columns. A block is
+the part of an array that one run sees:
+
+- of a tile of queries: queries, results and their gradients `(1, A, G)`;
+- of a row and group: keys, values and their gradients `(1, K, G)`;
+- of a group: the table of distances `(R, G)`, which has a row for each distance, the farthest
+  first, and the biases `(2, G)`.
+
+The references of a kernel are its inputs, results and sums on the chip, in the order of
+`attention_grid`. A change of this order must change both files.
+
+**Loop.** For each head of the group, a run loops over the tiles of keys from `first_of_keys` to
+`end_of_keys`: the tiles between hold all keys that the queries see. For each tile it computes the
+scores `(A, C)`. The scores by distance `(A, W)` become scores by key by a roll of their rows, see
+`Tile.scores`.
+
+**Sums.** In the forward pass, the state of the loop has the largest score so far, and the sums of
+weights and of weighted values relative to it, see `_attend`. The backward pass computes the scores
+again, and has two kinds of sums. The gradients of queries are the state of the loop. The gradients
+of keys, values and distances stay in float32 on the chip from run to run, see `backward_kernel`.
 
 Shape letters used in this module: B rows, T segment length, K key length, N heads, H head width,
-G columns of a group of heads, P rows of the table of distances, A queries and C keys of a tile,
-W distances of a tile; in inference S keys of the segment, M places of memory. T, K, P and S
-include padding.
+G columns of a group of heads, R rows of the table of distances, A queries and C keys of a tile,
+W distances of a tile; in inference S keys of the segment, P places of memory. T, K, S and R include
+padding.
 """
 
 import functools
@@ -21,201 +40,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
-from txl_tf.stateless_random import DRAWN_BITS, dropout_threshold
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan, InferencePlan
-
-# Scalars of a row before one for each tile: first key, both keys of the hash.
-_NUM_ROW_SCALARS = 3
-# Summed axes of a product whose left or right matrix is transposed.
-_LEFT_TRANSPOSED, _RIGHT_TRANSPOSED = (0, 0), (1, 1)
-
-
-class Tile:
-    """Operations on one tile of queries, of one row and group of heads, and its tiles of keys.
-
-    The grid of a kernel is groups of heads, rows, tiles of queries, with the last innermost. Each
-    call has one place of the grid, and loops over the tiles of keys.
-    """
-
-    def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any = None) -> None:
-        self.plan = plan
-        self.dtype = jnp.dtype(plan.dtype)
-        self.scale = plan.score_scale
-        is_exact = plan.dtype == "float32" and not plan.kernel.rounds_products
-        self._precision = jax.lax.Precision.HIGHEST if is_exact else jax.lax.Precision.DEFAULT
-        group, self.row, self.block = (pl.program_id(axis) for axis in range(3))
-        self._first_head = group * plan.heads_per_group
-        offset = self.row * (_NUM_ROW_SCALARS + plan.num_query_blocks)
-        self._first_keys = scalars[offset]  # or one per query, (A, 1)
-        if first_keys is not None:
-            self._first_keys = self.as_column(first_keys[0, 0])
-        self._hash_keys = scalars[offset + 1], scalars[offset + 2]
-        first_key = scalars[offset + _NUM_ROW_SCALARS + self.block]
-        end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
-        # Skip tiles without a visible key. `//` would add the handling of signs.
-        self.first_of_keys = jax.lax.div(first_key, plan.block_keys)
-        self.end_of_keys = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
-
-    def key_rows(self, key_block: Any) -> Any:
-        """Returns the rows of a tile in keys and values."""
-        size = self.plan.block_keys
-        return pl.ds(pl.multiple_of(key_block * size, size), size)
-
-    def distance_rows(self, key_block: Any) -> Any:
-        """Returns the rows of a tile in the table of distances."""
-        plan = self.plan
-        first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
-        return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
-
-    def product(self, left: Any, right: Any, axes: tuple[int, int] = (1, 0)) -> Any:
-        """Multiplies matrices and sums over one axis of each, in float32."""
-        left_axis, right_axis = axes
-        return jax.lax.dot_general(
-            left.astype(self.dtype),
-            right.astype(self.dtype),
-            (((left_axis,), (right_axis,)), ((), ())),
-            precision=self._precision,
-            preferred_element_type=jnp.float32,
-        )
-
-    def queries(self, query: Any, bias: Any) -> Any:
-        """Adds a bias `(1, G)` to queries `(A, G)` and scales them."""
-        return ((query.astype(jnp.float32) + bias) * self.scale).astype(self.dtype)
-
-    def zeros(self) -> Any:
-        """Returns sums `(A, G)` of nothing."""
-        return jnp.zeros((self.plan.block_queries, self.plan.group_width), jnp.float32)
-
-    def is_of_head(self, head: int) -> Any:
-        """Selects the columns of a head: `(1, G)`, or `None` if the group has one head.
-
-        A register has 128 columns, so two heads of 64 lie side by side. Slices within a register
-        are slow, so the columns of other heads are 0 in one factor of a product instead.
-        """
-        plan = self.plan
-        if plan.heads_per_group == 1:
-            return None
-        columns = jax.lax.broadcasted_iota(jnp.int32, (1, plan.group_width), 1)
-        first = head * plan.head_dim
-        return jnp.logical_and(columns >= first, columns < first + plan.head_dim)
-
-    def scores(
-        self, content_query: Any, position_query: Any, key: Any, distances: Any, key_block: Any
-    ) -> Any:
-        """Computes masked scores `(A, C)` of all four terms.
-
-        Row `A - 1 - a + c` of the distances `(W, G)` belongs to query `a` and key `c`. So row `a`
-        of the scores by distance `(A, W)` must move to the left by `A - 1 - a`; then the first `C`
-        columns are scores by key. A roll to the right by `W - A + 1 + a` is the same. As
-        `W >= A + C`, what moves around the end stays outside of these columns.
-        """
-        plan = self.plan
-        of_positions = self.product(position_query, distances, _RIGHT_TRANSPOSED)  # [A, W]
-        of_positions = self.rolled(of_positions, plan.window - plan.block_queries + 1)
-        of_contents = self.product(content_query, key, _RIGHT_TRANSPOSED)
-        scores = of_contents + of_positions[:, : plan.block_keys]
-        queries, keys = _places(*scores.shape)
-        queries = queries + (self.block * plan.block_queries + plan.padded_memory_length)
-        keys = keys + key_block * plan.block_keys
-        is_seen = jnp.logical_and(keys <= queries, keys >= self._first_keys)
-        if plan.farthest is not None:
-            is_seen = jnp.logical_and(is_seen, queries - keys <= plan.farthest)
-        return jnp.where(is_seen, scores, MASKED_SCORE)
-
-    def gradients_by_distance(self, gradients: Any) -> Any:
-        """Moves gradients `(A, C)` of keys back to distances `(A, W)`.
-
-        This is the way back of `scores`: row `a` moves to the right by `A - 1 - a`. But a roll
-        moves each row farther than the row above, never less far. So the last query comes first
-        here, and in the queries that the result is multiplied with.
-        """
-        plan = self.plan
-        turned = self.reversed_rows(gradients.astype(self.dtype))
-        zeros = jnp.zeros((plan.block_queries, plan.window - plan.block_keys), jnp.float32)
-        return self.rolled(jnp.concatenate([turned, zeros], axis=1), 0)
-
-    def rolled(self, values: Any, shift: int) -> Any:
-        """Moves row `a` of float32 `(A, W)` by `shift + a` to the right, around the end."""
-        return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
-
-    def reversed_rows(self, values: Any) -> Any:
-        """Reverses the rows of `(A, ...)` by a product: kernels have no other way."""
-        rows, columns = _places(values.shape[0], values.shape[0])
-        is_opposite = rows + columns == values.shape[0] - 1
-        turning = jnp.where(is_opposite, 1.0, 0.0).astype(self.dtype)
-        if values.dtype == self.dtype:
-            return self.product(turning, values)
-        # A product for each half of the float32 numbers, instead of six products.
-        high = values.astype(self.dtype)
-        low = values - high.astype(jnp.float32)
-        return self.product(turning, high) + self.product(turning, low)
-
-    def as_column(self, row: Any) -> Any:
-        """Turns `(1, A)` into `(A, 1)`."""
-        rows, columns = _places(row.shape[1], row.shape[1])
-        zero = jnp.zeros((), row.dtype)
-        return jnp.sum(jnp.where(rows == columns, row, zero), axis=1, keepdims=True)
-
-    def as_row(self, column: Any) -> Any:
-        """Turns `(A, 1)` into `(1, A)`."""
-        rows, columns = _places(column.shape[0], column.shape[0])
-        return jnp.sum(jnp.where(rows == columns, column, 0.0), axis=0, keepdims=True)
-
-    def dropped(self, values: Any, head: int, key_block: Any) -> Any:
-        """Applies the dropout of probabilities to float32 `(A, C)` of a head of the group.
-
-        The mask is the hash of `stateless_random.random_bits` over the indices of real queries and
-        keys, without padding.
-        """
-        plan = self.plan
-        if plan.dropout == 0.0:
-            return values
-        queries, keys = _places(*values.shape)
-        first_query = (self._first_head + head) * plan.segment_length
-        first_query = first_query + self.block * plan.block_queries
-        first_key = key_block * plan.block_keys - (plan.padded_memory_length - plan.memory_length)
-        places = (queries + first_query) * plan.key_length + (keys + first_key)
-        bits = _mix(_mix(places + self._hash_keys[0]) ^ self._hash_keys[1])
-        draws = jax.lax.shift_right_logical(bits, jnp.int32(32 - DRAWN_BITS))
-        is_kept = draws >= dropout_threshold(plan.dropout)
-        return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
-
-
-def _places(num_rows: int, num_columns: int) -> tuple[Any, Any]:
-    """Returns the row and the column index of every element."""
-    shape = num_rows, num_columns
-    rows, columns = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
-    return rows, columns
-
-
-def _mix(bits: Any) -> Any:
-    """Mixes like `stateless_random.mixed`; int32 wraps around like uint32."""
-
-    def fold(bits: Any, places: int) -> Any:
-        return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))
-
-    bits = fold(bits, 16) * jnp.int32(0x7FEB352D)
-    bits = fold(bits, 15) * jnp.int32(0x846CA68B - 2**32)
-    return fold(bits, 16)
-
-
-def _only(is_of_head: Any, values: Any) -> Any:
-    """Sets columns of other heads to 0."""
-    return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
-
-
-def _merge_heads(is_of_head: Any, values: Any, others: Any) -> Any:
-    """Replaces columns of other heads with other values."""
-    return values if is_of_head is None else jnp.where(is_of_head, values, others)
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.attention_tile import (
+    LEFT_TRANSPOSED,
+    RIGHT_TRANSPOSED,
+    Tile,
+    merge_heads,
+    only_head,
+)
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 
 class _Keys(NamedTuple):
-    """Keys and values that a tile of queries attends to: a range of tiles.
+    """Keys and values of one array that a tile of queries attends to: a range of tiles of keys.
 
-    The tiles count from the first key of all; the references begin `num_before` tiles later.
+    Tiles have the numbers `first` to `end - 1`, which count from the first key of memory. The
+    arrays `key` and `value` begin with the tile `num_before`.
     """
 
     tile: Tile
@@ -236,24 +78,27 @@ def _attend(
 ) -> None:
     """Attends from a tile of queries to all parts, by one softmax per head.
 
-    Writes the results and, if asked, the logarithms of the sums of exponentials.
+    Writes the results to `attended`, and the logarithms of the sums of exponentials to `log_sums`,
+    which the backward pass needs.
     """
     tile = parts[0].tile
     queries = [tile.queries(query[0], biases[place : place + 1, :]) for place in (0, 1)]
     results = tile.zeros()
     for head in range(tile.plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
-        content, position = (_only(is_of_head, each) for each in queries)
-        # So far: the largest score and the sum of weights `(A, 1)`, the weighted values `(A, G)`.
+        content, position = (only_head(is_of_head, each) for each in queries)
+        # The state has the largest score so far `(A, 1)`, the sum of weights `(A, 1)` and the sum
+        # of weighted values `(A, G)`. A weight is the exponential of a score minus the largest.
         column = tile.plan.block_queries, 1
-        # A tile without a visible key leaves sums that the next tile scales to 0.
+        # In a tile without a visible key for a query, all scores are `MASKED_SCORE`, and their
+        # weights enter the sums. The next tile with a visible key scales these sums to 0.
         largest = jnp.full(column, MASKED_SCORE, jnp.float32)
         state = largest, jnp.zeros(column, jnp.float32), tile.zeros()
         for part in parts:
             step = functools.partial(_add_tile, part, content, position, distances, head)
             state = jax.lax.fori_loop(part.first, part.end, step, state)
         largest, total, sums = state
-        results = _merge_heads(is_of_head, sums / total, results)
+        results = merge_heads(is_of_head, sums / total, results)
         if log_sums is not None:
             log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
     attended[0] = results.astype(attended.dtype)
@@ -262,13 +107,13 @@ def _attend(
 def _add_tile(
     part: _Keys, content: Any, position: Any, distances: Any, head: int, block: Any, state: Any
 ) -> tuple[Any, Any, Any]:
-    """Adds a tile of keys to the largest score, the sum of weights and the weighted values."""
+    """Adds a tile of keys to the state of `_attend`, and returns the next state."""
     largest, total, sums = state
     tile = part.tile
     keys, rows = tile.key_rows(block - part.num_before), tile.distance_rows(block)
     scores = tile.scores(content, position, part.key[0, keys, :], distances[rows, :], block)
     next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
-    # Earlier weights were divided by the exponential of a smaller maximum.
+    # Earlier weights are relative to a smaller maximum.
     faded = jnp.exp(largest - next_largest)
     weights = jnp.exp(scores - next_largest)
     total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
@@ -281,15 +126,16 @@ def forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Attends from one tile of queries to all keys that they see."""
     query, key, value, distances, biases, *first_keys, attended, log_sums = references
     tile = Tile(plan, scalars, *first_keys)
-    keys = _Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)
-    _attend([keys], query, biases, distances, attended, log_sums)
+    parts = [_Keys(tile, key, value, tile.first_of_keys, tile.end_of_keys)]
+    _attend(parts, query, biases, distances, attended, log_sums)
 
 
 def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
-    """Attends from a tile of queries to memory and segment; the first writes the next memory.
+    """Attends from a tile of queries to memory and segment, and writes the next memory.
 
     Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
-    memory takes longer than attention. The next memory is written from the data on the chip.
+    memory takes longer than attention. The run of the first tile of queries of a row writes the
+    next memory from the blocks on the chip.
     """
     num_inputs = 8 if plan.has_query_starts else 7
     inputs, (attended, *next_memory) = references[:num_inputs], references[num_inputs:]
@@ -298,10 +144,16 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
     num_of_memory, num_before = (
         plan.memory_length // each.plan.block_keys for each in (memory, segment)
     )
-    first = jnp.maximum(segment.first_of_keys, num_before)
     parts = [
         _Keys(memory, memory_key, memory_value, memory.first_of_keys, num_of_memory),
-        _Keys(segment, key, value, first, segment.end_of_keys, num_before),
+        _Keys(
+            segment,
+            key,
+            value,
+            first=jnp.maximum(segment.first_of_keys, num_before),
+            end=segment.end_of_keys,
+            num_before=num_before,
+        ),
     ]
     _attend(parts, query, biases, distances, attended)
 
@@ -312,20 +164,26 @@ def inference_kernel(plan: InferencePlan, scalars: Any, *references: Any) -> Non
     def _() -> None:
         num_new = min(plan.segment_length, plan.memory_length)
         num_kept, end = plan.memory_length - num_new, plan.segment_length
-        pairs = (memory_key, key), (memory_value, value)
-        for result, (old, new) in zip(next_memory, pairs, strict=True):
+        for result, old, new in zip(
+            next_memory, (memory_key, memory_value), (key, value), strict=True
+        ):
             if num_kept:
                 result[0, :num_kept, :] = old[0, num_new:, :]
             result[0, num_kept:, :] = new[0, end - num_new : end, :]
 
 
 def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Adds the gradients of one tile of queries, and of the keys that they see.
+    """Computes the gradients of one tile of queries, and adds to the gradients of their keys.
 
-    A key is seen by queries of several tiles, and its gradient is the sum over them. So sums stay
-    on the chip in float32 from one place of the grid to the next: of keys and values `(K, G)` over
-    the tiles of a row, of distances `(P, G)` and biases `(2, G)` over all rows. The first tile sets
-    them to 0, and the last one writes them.
+    Queries of several tiles see a key, and its gradient is the sum over them. So these sums stay on
+    the chip in float32 from run to run:
+
+    - The gradients of keys and values `(K, G)` are sums over a row. Its first tile of queries sets
+      them to 0, and its last tile writes them.
+    - The gradients of distances `(R, G)` are sums over all rows. The first tile of the first row
+      sets them to 0, and the last tile of the last row writes them.
+    - The gradients of biases `(2, G)` are sums over all rows too. They are float32 results, so they
+      are summed in place.
     """
     query, key, value, distances, biases, *first_keys = references[: 5 + plan.has_query_starts]
     tile = Tile(plan, scalars, *first_keys)
@@ -345,66 +203,18 @@ def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
 
     content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
     position_query = tile.queries(query[0], biases[1:2, :])
-    turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
-
-    def gradients_of_queries(head: int, is_of_head: Any) -> tuple[Any, Any]:
-        """Returns the gradients `(A, G)` of both queries, and adds to the sums of keys.
-
-        The second gradient is in reverse order.
-        """
-        content, position, turned = (
-            _only(is_of_head, each) for each in (content_query, position_query, turned_query)
-        )
-        outer = _only(is_of_head, gradient[0])
-        log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
-
-        def weights_of(block: Any) -> tuple[Any, Any]:
-            """Returns the probabilities of a tile, and the gradients that they weight."""
-            keys, rows = tile.key_rows(block), tile.distance_rows(block)
-            scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
-            inner = tile.product(outer, value[0, keys, :], _RIGHT_TRANSPOSED)
-            return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
-
-        def add_expected(block: Any, total: Any) -> Any:
-            weights, inner = weights_of(block)
-            return total + jnp.sum(weights * inner, axis=1, keepdims=True)
-
-        # The mean of the gradients, weighted by the probabilities, `(A, 1)`.
-        if plan.sums_twice:
-            # Rounded like the gradients it is subtracted from: with all weight on one key, nothing
-            # is left.
-            expected = jax.lax.fori_loop(
-                tile.first_of_keys, tile.end_of_keys, add_expected, jnp.zeros_like(log_sum)
-            )
-        else:
-            products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
-            expected = jnp.sum(products, axis=1, keepdims=True)
-
-        def step(block: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
-            of_content, of_position = state
-            keys, rows = tile.key_rows(block), tile.distance_rows(block)
-            weights, inner = weights_of(block)
-            kept_weights = tile.dropped(weights, head, block)
-            value_sums[keys, :] += tile.product(kept_weights, outer, _LEFT_TRANSPOSED)
-            changes = weights * (inner - expected)  # of the scores, [A, C]
-            key_sums[keys, :] += tile.product(changes, content, _LEFT_TRANSPOSED)
-            by_distance = tile.gradients_by_distance(changes)  # [A, W]
-            distance_sums[rows, :] += tile.product(by_distance, turned, _LEFT_TRANSPOSED)
-            return (
-                of_content + tile.product(changes, key[0, keys, :]),
-                of_position + tile.product(by_distance, distances[rows, :]),
-            )
-
-        start = tile.zeros(), tile.zeros()
-        return jax.lax.fori_loop(tile.first_of_keys, tile.end_of_keys, step, start)
-
+    reversed_query = tile.reversed_rows(position_query).astype(tile.dtype)
+    inputs = key, value, distances, attended, log_sums, gradient
     of_content = of_position = tile.zeros()
     for head in range(plan.heads_per_group):
         is_of_head = tile.is_of_head(head)
-        gradients = gradients_of_queries(head, is_of_head)
-        of_content = _merge_heads(is_of_head, gradients[0], of_content)
-        of_position = _merge_heads(is_of_head, gradients[1], of_position)
-    of_content, of_position = of_content * tile.scale, of_position * tile.scale
+        queries = [
+            only_head(is_of_head, each) for each in (content_query, position_query, reversed_query)
+        ]
+        gradients = _gradients_of_head(tile, head, is_of_head, queries, inputs, sums)
+        of_content = merge_heads(is_of_head, gradients[0], of_content)
+        of_position = merge_heads(is_of_head, gradients[1], of_position)
+    of_content, of_position = of_content * plan.score_scale, of_position * plan.score_scale
     of_biases[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
     of_biases[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
     of_query[0] = (of_content + tile.reversed_rows(of_position)).astype(of_query.dtype)
@@ -418,3 +228,65 @@ def backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
     @pl.when(jnp.logical_and(tile.row == plan.num_rows - 1, is_last_tile))
     def _() -> None:
         of_distances[...] = distance_sums[...].astype(of_distances.dtype)
+
+
+def _gradients_of_head(
+    tile: Tile,
+    head: int,
+    is_of_head: Any,
+    queries: Sequence[Any],
+    inputs: Sequence[Any],
+    sums: Sequence[Any],
+) -> tuple[Any, Any]:
+    """Adds one head's gradients of keys, values and distances to the sums, tile by tile.
+
+    `queries` are the content queries, the position queries, and the latter in reverse order, with 0
+    in the columns of other heads. Returns the gradients of the first two, float32 `(A, G)`, the
+    second in reverse order.
+    """
+    content, position, reversed_position = queries
+    key, value, distances, attended, log_sums, gradient = inputs
+    key_sums, value_sums, distance_sums = sums
+    outer = only_head(is_of_head, gradient[0])  # the gradient of the results
+    log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
+
+    def weights_of(block: Any) -> tuple[Any, Any]:
+        """Returns the probabilities of a tile, and their gradients."""
+        keys, rows = tile.key_rows(block), tile.distance_rows(block)
+        scores = tile.scores(content, position, key[0, keys, :], distances[rows, :], block)
+        inner = tile.product(outer, value[0, keys, :], RIGHT_TRANSPOSED)
+        return jnp.exp(scores - log_sum), tile.dropped(inner, head, block)
+
+    def add_expected(block: Any, total: Any) -> Any:
+        weights, inner = weights_of(block)
+        return total + jnp.sum(weights * inner, axis=1, keepdims=True)
+
+    # The mean of the gradients of the probabilities, weighted by these, `(A, 1)`.
+    if tile.plan.sums_twice:
+        # It is rounded like the gradients from which it is subtracted. So nothing is left of the
+        # gradient where one key has all the weight.
+        expected = jax.lax.fori_loop(
+            tile.first_of_keys, tile.end_of_keys, add_expected, jnp.zeros_like(log_sum)
+        )
+    else:
+        products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
+        expected = jnp.sum(products, axis=1, keepdims=True)
+
+    def add_tile(block: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        of_content, of_position = state
+        keys, rows = tile.key_rows(block), tile.distance_rows(block)
+        weights, inner = weights_of(block)
+        kept_weights = tile.dropped(weights, head, block)
+        value_sums[keys, :] += tile.product(kept_weights, outer, LEFT_TRANSPOSED)
+        of_scores = weights * (inner - expected)  # [A, C]
+        key_sums[keys, :] += tile.product(of_scores, content, LEFT_TRANSPOSED)
+        by_distance = tile.gradients_by_distance(of_scores)  # [A, W]
+        distance_sums[rows, :] += tile.product(by_distance, reversed_position, LEFT_TRANSPOSED)
+        return (
+            of_content + tile.product(of_scores, key[0, keys, :]),
+            of_position + tile.product(by_distance, distances[rows, :]),
+        )
+
+    return jax.lax.fori_loop(
+        tile.first_of_keys, tile.end_of_keys, add_tile, (tile.zeros(), tile.zeros())
+    )

@@ -12,22 +12,18 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.stateless_random import random_keys
-from txl_tf.tpu_kernels.attention_plan import (
-    AttentionKernel,
-    AttentionPlan,
-    InferencePlan,
-    places_of,
-)
+from txl_tf.tpu_kernels.attention_plan import AttentionKernel, AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
 
 
 @dataclasses.dataclass(frozen=True)
 class OnChipAttention:
-    """Attention by a kernel for TPUs, mainly for long memories.
+    """Operator that computes attention by a kernel for TPUs, mainly for long memories.
 
     Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
-    kernel computes them tile by tile, and in inference also writes the next memory. There keys and
-    values are `(B, P, N * H)`, which need no transposition, and places in front may be unused, as
-    moving whole tiles is faster. It is an operator like `layers.attention_operators.AllHeads`, for
+    kernel computes them tile by tile, and in inference it also writes the next memory. In a memory
+    for the kernel, keys and values are `(B, P, N * H)`, which need no transposition. Its first
+    places may be unused, because whole tiles are moved faster. This is an `AttentionOperator` for
     layers of the class `RelativeAttention`. The number of rows must be known.
     """
 
@@ -38,7 +34,7 @@ class OnChipAttention:
         return places_of(memory_length)
 
     def part_tokens(self, num_tokens: int, segment_length: int) -> int:
-        """Returns how many of `T` tokens attend together: all."""
+        """Returns how many of `T` tokens attend together, which are all."""
         return num_tokens
 
     def arranged(self, keys: Any, values: Any) -> Any:
@@ -53,11 +49,10 @@ class OnChipAttention:
         def attend(
             layer: Any, projections: Any, dropout_seed: Any = None, training: bool = False
         ) -> tuple[Any, Any]:
-            # Imported here, as it needs JAX.
+            # This module needs JAX, which programs without the kernel do not have.
             from txl_tf.tpu_kernels import attention_call
 
-            query = projections.query
-            num_rows = query.shape[0]
+            num_rows = projections.query.shape[0]
             sizes = {
                 "num_rows": num_rows,
                 "segment_length": num_tokens,
@@ -65,7 +60,7 @@ class OnChipAttention:
                 "num_heads": layer.num_heads,
                 "head_dim": layer.head_dim,
                 "score_scale": layer.score_scale,
-                "dtype": keras.backend.standardize_dtype(query.dtype),
+                "dtype": keras.backend.standardize_dtype(projections.query.dtype),
                 "farthest": visible.farthest,
                 "has_query_starts": visible.differs_by_query,
                 "kernel": self.kernel,
@@ -98,7 +93,10 @@ class OnChipAttention:
 
 
 def _table(distances: Any) -> Any:
-    """Returns the keys of distances, `(N, H, J)`, by distance: `(K, N * H)`."""
+    """Returns the keys of distances in the layout of the kernel, `(K, N * H)`.
+
+    The layer has them as `(N, H, K + 1)`, where column 0 belongs to no distance.
+    """
     by_distance = ops.transpose(distances.keys[..., 1:], [2, 0, 1])
     return ops.reshape(by_distance, [by_distance.shape[0], -1])
 
@@ -109,7 +107,7 @@ def _side_by_side(*biases: Any) -> Any:
 
 
 def _dropout(layer: Any, num_rows: int, seed: Any, training: bool) -> tuple[float, Any]:
-    """Returns the rate, 0 without dropout, and the rows' random keys, int32 `(2, B)`."""
+    """Returns the rate of dropout, and the random keys of the rows, int32 `(2, B)`."""
     if not training or layer.dropout == 0:
         return 0.0, ops.zeros((2, num_rows), "int32")
     seeds = layer.probability_dropout.seeds_of_rows(num_rows, seed)
@@ -118,10 +116,9 @@ def _dropout(layer: Any, num_rows: int, seed: Any, training: bool) -> tuple[floa
 
 def _remembered(projections: Any, visible: Any) -> list[Any]:
     """Returns the last places of keys and values of memory and segment."""
-    pairs = zip(projections.kept, (projections.key, projections.value), strict=True)
     return [
         functional.last_positions(
             ops.concatenate(pair, axis=1), 1, visible.lengths, visible.num_places
         )
-        for pair in pairs
+        for pair in zip(projections.kept, (projections.key, projections.value), strict=True)
     ]

@@ -48,9 +48,10 @@ _DESCRIPTIONS: dict[str | None, dict[str, str]] = {
 
 
 class Tag(NamedTuple):
-    """Figure of a run, in TensorBoard and in `metrics.jsonl`; each page has a chart for each tag.
+    """Tag of a figure of a run, in TensorBoard and in `metrics.jsonl`.
 
-    With parts, there are tags below it: of each layer, see `layer_tag`, or of each metric.
+    `page` is the page of TensorBoard with its chart, or `None`. A tag that `has_parts` stands for
+    the tags below it: one for each layer, see `layer_tag`, or one for each metric.
     """
 
     name: str
@@ -65,7 +66,7 @@ TAGS: Mapping[str, Tag] = {
     for page, descriptions in _DESCRIPTIONS.items()
     for name, description in descriptions.items()
 }
-"""All tags by name; one with parts stands for all tags below it."""
+"""All tags by name."""
 
 TEXT_TAGS: Mapping[str, str] = {
     "configuration": "All settings of the experiment, and the identity of its data.",
@@ -81,7 +82,7 @@ def layer_tag(name: str, layer: int) -> str:
 
 
 def describe_tag(name: str) -> Tag:
-    """Returns the entry of `TAGS` that a tag belongs to."""
+    """Returns the entry of `TAGS` for a tag, or for the tag above it."""
     return TAGS.get(name) or TAGS[name.rpartition("/")[0]]
 
 
@@ -90,7 +91,8 @@ def training_figures(
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
-    `bytes_per_token` is `None` for a task and 0 for ids.
+    `bytes_per_token` is `None` for a task, and 0 for a data set of token ids without text.
+    `peak_tokens_per_second` is the rate at the published peak of the chips, if it is known.
     """
     nats, rate = report.nats_per_token, report.tokens_per_second
     losses = {"loss/nats_per_token": nats, "loss/perplexity": perplexity(nats)}

@@ -18,12 +18,13 @@ from txl_tf.storage.writable_folder import WritableFolder
 _MAX_LINE_BYTES = 4096
 _HEADER = re.compile(rb'\{"ledger": 1, "first_step": ([1-9]\d{0,18})\}\n')
 _REMEDY = "Restore the ledger from a copy, or move it away: the run then begins a new ledger."
-# Rounding: another number of replicas adds up in another order.
+# Relative. A repeated step may round differently, since the number of replicas decides the order in
+# which numbers are added up.
 _LOSS_TOLERANCE = 1e-3
 
 
 class StepStatus(enum.IntEnum):
-    """Outcome of a training step; only an applied one changes the weights."""
+    """Outcome of a training step, see `TrainStep`; only an applied step changes the weights."""
 
     APPLIED = 1
     SKIPPED_NON_FINITE = 2
@@ -44,10 +45,10 @@ class StepRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopReport:
-    """Figures of at least one step; means are over those that were applied.
+    """Figures of a loop of at least one step.
 
-    `num_tokens` are of all replicas; the learning rate is of the last step. `has_compiled` is true
-    if the wall time, `seconds`, includes tracing and compiling.
+    `num_tokens` counts the tokens of all replicas. `learning_rate` is the rate of the last step.
+    `has_compiled` is true if the wall time, `seconds`, includes tracing and compiling.
     """
 
     records: tuple[StepRecord, ...]
@@ -68,12 +69,12 @@ class LoopReport:
 
     @property
     def num_skipped_steps(self) -> int:
-        """Steps that left the weights as they were."""
+        """Steps that changed no weight."""
         return sum(record.status != StepStatus.APPLIED for record in self.records)
 
     @property
     def nats_per_token(self) -> float:
-        """Mean loss of the applied steps; of all if none was."""
+        """Mean loss of the applied steps, or of all steps if no step was applied."""
         return statistics.fmean(record.nats_per_token for record in self._counted_records())
 
     @property
@@ -92,7 +93,7 @@ class LoopReport:
 
 
 def format_line(record: StepRecord) -> str:
-    """Formats a step, its loss and norm exact to the last bit."""
+    """Formats the figures of a step as JSON, with loss and norm exact to the last bit."""
     values = {
         "step": record.step,
         "checksum": f"{record.checksum:08x}",
@@ -124,9 +125,12 @@ class StepLedger:
     """Ledger of a run: one line of JSON per step, after a header that names the first step.
 
     Two runs took the same steps if their ledgers are equal, byte for byte. The first step is 1,
-    unless the ledger was lost. `resume` comes before the first record, and `flush_to_disk` before
-    each checkpoint. One process writes at a time, in its `locked_folder`. `say`
-    reports a loss that differs when a step is repeated.
+    unless a ledger was lost and begins again. One process writes at a time, in its `locked_folder`.
+
+    Calls come in this order. `resume` cuts the ledger off after the step of a checkpoint, and
+    remembers the lines after it. For each loop, `hold` compares its records with these lines and
+    `write` appends them. `flush_to_disk` comes before each checkpoint. `say` reports a loss that
+    differs when a step is repeated.
     """
 
     def __init__(
@@ -153,10 +157,9 @@ class StepLedger:
     ) -> list[StepRecord]:
         """Removes and returns the lines after a step, and continues from there.
 
-        A ledger that is missing or begins later begins again after the step. `expected` is the
-        `digest` in the checkpoint of the step. A ledger beyond the step `latest` is a
-        DataDamagedError, because a later checkpoint must have been there; so are lines that are
-        missing or altered.
+        If the ledger is missing or begins later, it begins again after the step. `expected` is the
+        `digest` in the checkpoint of the step. Raises DataDamagedError if lines are missing or
+        altered, or if the ledger goes beyond the step `latest`: then there was a later checkpoint.
         """
         head = self.read(step, expected)
         rest = [] if head is None else head.rest
@@ -192,7 +195,10 @@ class StepLedger:
             return None if lines is None else _read_lines(lines, step, expected, self._path)
 
     def hold(self, records: Iterable[StepRecord]) -> None:
-        """Adds records of the next steps; DataDamagedError if one had other tokens before."""
+        """Adds records of the next steps, which `write` writes.
+
+        Raises DataDamagedError if a repeated step had other tokens before.
+        """
         for record in records:
             before = self._redone.pop(record.step, None)
             if before is not None:
@@ -210,7 +216,7 @@ class StepLedger:
         self._held = []
 
     def flush_to_disk(self) -> None:
-        """Makes the written lines survive the machine, or raises StorageError."""
+        """Forces the written lines to the disk, or raises StorageError."""
         with self._storage_errors():
             self._files.flush()
 
@@ -236,9 +242,11 @@ class StepLedger:
 
 
 class LedgerLines(NamedTuple):
-    """Contents of a ledger: `num_bytes` and `sha256` up to `last_step`, and the valid `rest`.
+    """Contents of a ledger, which is read for a step.
 
-    `is_whole` is true if at most one incomplete line follows: a power cut may leave more.
+    `last_step`, `num_bytes` and `sha256` describe the lines up to this step, and `rest` has the
+    valid lines after it. `is_whole` is true if at most one incomplete line follows: a kill leaves
+    no more, but a power cut may.
     """
 
     first_step: int
@@ -252,7 +260,7 @@ class LedgerLines(NamedTuple):
 def _read_lines(
     lines: Iterator[bytes], step: int, expected: dict[str, Any] | None, where: str
 ) -> LedgerLines:
-    """Reads line by line; see `StepLedger.read`."""
+    """Reads the lines of a ledger, see `StepLedger.read`; `where` is its path for errors."""
 
     def damaged(what: str, number: int) -> DataDamagedError:
         return DataDamagedError(

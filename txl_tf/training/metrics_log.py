@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from txl_tf.errors import storage_errors
 from txl_tf.storage.appended_text import appended_text
-from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json
+from txl_tf.storage.strict_json import MAX_VALUES, parse_json
 from txl_tf.storage.writable_folder import WritableFolder
 
 TRAINING_RUN = "train"
@@ -19,7 +19,7 @@ PROCESS_RUN = "process"
 
 
 class MetricsLines(NamedTuple):
-    """Lines of a metrics log, each with `step` and `run`; an incomplete last one is left out."""
+    """Lines of a metrics log, each with `step` and `run`, without an incomplete last line."""
 
     lines: list[dict[str, Any]]
     num_unreadable: int
@@ -41,8 +41,8 @@ class MetricsLog:
     def read(self) -> MetricsLines | None:
         """Reads all valid lines; `None` if there is no log."""
         with self._storage_errors():
-            found = self._files.lines()
-            contents = None if found is None else list(found)
+            lines_of_file = self._files.lines()
+            contents = None if lines_of_file is None else list(lines_of_file)
         if contents is None:
             return None
         # A kill may cut the last line short.
@@ -77,12 +77,12 @@ class MetricsLog:
         """Writes a line of `train` or a split; values by tag are numbers, texts or JSON objects."""
         text = json.dumps({"step": step, "run": run, **_finite(values)}, allow_nan=False) + "\n"
         with self._storage_errors():
-            # Numbered by line, because a step may have several.
+            # Appended texts have the number of their line, because a step may have several lines.
             self._files.append(text, self._num_lines)
         self._num_lines += 1
 
     def flush_to_disk(self) -> None:
-        """Makes the appended lines survive the machine, or raises StorageError."""
+        """Forces the appended lines to the disk, or raises StorageError."""
         with self._storage_errors():
             self._files.flush()
 

@@ -24,8 +24,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
       `num_steps`, so a checkpoint from there can be continued to any length. See Hägele et al.
       (2024), https://arxiv.org/abs/2405.18392.
     - "inverse_square_root" is `peak * sqrt(warmup_steps / step)`. Without a warm-up the decay
-      begins at step 1. The official code is then given `peak * sqrt(warmup_steps)`, the learning
-      rate of step 1. See Vaswani et al. (2017), Section 5.3, https://arxiv.org/abs/1706.03762.
+      begins at step 1. The official code takes `peak * sqrt(warmup_steps)` as its setting, the rate
+      that the formula has at step 1. See Vaswani et al. (2017), Section 5.3, https://arxiv.org/abs/1706.03762.
     """
 
     def __init__(self, config, num_steps):
@@ -100,9 +100,9 @@ class Lamb(keras.optimizers.Lamb):
         """Updates one variable and its two means."""
         if self.max_weight_norm is not None:
             norm = ops.sqrt(ops.sum(ops.square(variable)))
-            # Keras multiplies the step by the norm, so at most the limit remains. Written as a
-            # quotient, because TensorFlow folds a constant numerator into other factors differently
-            # on each replica, so that their weights drift apart; a test guards this.
+            # Keras multiplies the step by the norm, so at most the limit remains. The formula
+            # divides, because TensorFlow folds a constant numerator into other factors differently
+            # on each replica, so that the weights of replicas drift apart; a test guards this.
             learning_rate = learning_rate / ops.maximum(norm / self.max_weight_norm, 1.0)
         super().update_step(gradient, variable, learning_rate)
 
@@ -119,7 +119,7 @@ class Muon(keras.optimizers.Muon):
     has no use.
     """
 
-    # Private: Keras 3.15 decays within this method only.
+    # A private method, because Keras 3.15 decays only in this one.
     def _apply_weight_decay(self, variables):
         keras.optimizers.Optimizer._apply_weight_decay(self, variables)
 
@@ -150,14 +150,14 @@ def create_optimizer(
     All state is in the variables of the optimizer, which have unique paths.
     """
     optimizer = _keras_optimizer(schedule)
-    # Private: Keras 3.15 would sum the clipped gradients over the replicas again. Dividing
-    # beforehand would also be right, but costs a second all-reduce of all gradients; a test with
-    # two replicas guards this line.
+    # A private method, because Keras 3.15 would sum the clipped gradients over the replicas again.
+    # Dividing the gradients beforehand would also be right, but cost a second all-reduce; a test
+    # with two replicas guards this line.
     optimizer._all_reduce_sum_gradients = list
     exempt_variables = [
         each for each in variables if len(each.shape) < 2 or each.name.endswith("bias")
     ]
-    # Before it is built, because Keras refuses this afterwards.
+    # This comes before `build`, because Keras refuses it afterwards.
     optimizer.exclude_from_weight_decay(var_list=exempt_variables)
     optimizer.build(list(variables))
     return optimizer
@@ -165,9 +165,9 @@ def create_optimizer(
 
 def _keras_optimizer(schedule: WarmupSchedule) -> keras.optimizers.Optimizer:
     config = schedule.config
-    # A fixed name, because variables are saved under it.
+    # The name is fixed, because it is part of the names of variables in checkpoints.
     common = {"learning_rate": schedule, "name": "optimizer"}
-    # Not 0, which would compute a decay without effect.
+    # `None` instead of 0, with which Keras would compute a decay without effect.
     decay = config.weight_decay or None
     adam = {"beta_1": config.beta_1, "beta_2": config.beta_2, "epsilon": config.epsilon}
     match config.name:

@@ -26,8 +26,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split; see `TAGS`.
 
-    A resumed run repeats steps, so figures of an earlier process are not written twice.
-    `metrics_log` gets the same values.
+    A resumed run repeats steps. Figures that an earlier process has written for a step are not
+    written again. `metrics_log` gets the same values.
     """
 
     def __init__(
@@ -54,11 +54,12 @@ class TensorBoardWriter:
         from tensorboard.plugins.hparams import api as hparams_api
 
         path = os.path.abspath(self._folder.path)
-        # By default runs of equal settings are one trial, whose figures are averaged.
+        # By default, TensorBoard takes runs with equal settings for one trial and averages their
+        # figures.
         trial_id = f"{os.path.basename(os.path.dirname(path))} in {path}"
         summaries = (
             custom_scalars.pb(pages_layout(pages)),
-            # Without a list of their names TensorBoard finds their types, and which differ.
+            # Without a list of the settings, TensorBoard finds out their types and which differ.
             hparams_api.hparams_pb(dict(settings), trial_id=trial_id),
         )
         with self._writing(run):
@@ -82,7 +83,7 @@ class TensorBoardWriter:
         figures: Mapping[str, float],
         beside: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes figures by tag; `beside` has values for the log alone."""
+        """Writes figures by tag; `beside` has further values for the log only."""
         with self._writing(run):
             for tag, value in figures.items():
                 if (tag, step) in self._earlier[run]:
@@ -123,7 +124,7 @@ class TensorBoardWriter:
 
 
 def _tags_and_steps(folder: str) -> set[tuple[str, int]]:
-    """Reads the tags and steps of all summaries in a folder; a record that was cut ends a file."""
+    """Reads the tags and steps of all summaries in a folder, and of a file up to a cut record."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     files = [name for name in list_folder(folder) if "tfevents" in name]

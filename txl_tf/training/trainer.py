@@ -3,7 +3,6 @@
 Shape letters: B rows of a replica, T segment length.
 """
 
-import enum
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,54 +12,34 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
-from txl_tf.distribution.mesh_program import MeshProgram, replica_state
+from txl_tf.distribution.mesh_program import MeshProgram
+from txl_tf.distribution.mesh_state import replica_state
 from txl_tf.distribution.mesh_strategy import MeshStrategy
 from txl_tf.distribution.remote_hosts import at_once
 from txl_tf.distribution.strategy import AnyStrategy, num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.ledger import LoopReport, StepRecord, StepStatus
+from txl_tf.training.objectives.objective import Objective
+from txl_tf.training.objectives.text_objective import TextObjective
+from txl_tf.training.step_compilation import StepCompilation
+from txl_tf.training.step_records import StepRecords
 from txl_tf.training.train_state import TrainState
-from txl_tf.training.train_step import StepRecords, TrainingObjective, TrainStep
+from txl_tf.training.train_step import TrainStep
 
-# From these widths on, TensorFlow's products on a CPU gain more than separate operations cost.
-# Products in bfloat16 gain more.
-_NARROWEST_IN_PARTS = {"float32": 256, "mixed_bfloat16": 128}
 _MAX_ROWS_NAMED = 4
-
-
-class StepCompilation(enum.Enum):
-    """Parts of a training step that XLA compiles."""
-
-    WHOLE = "the whole step, as one program"
-    PARTS = "all but matrix products, which TensorFlow computes"
-    NOTHING = "nothing, as several replicas cannot be compiled and a TPU compiles by itself"
-
-    @classmethod
-    def choose(cls, experiment: ExperimentConfig, strategy: AnyStrategy) -> "StepCompilation":
-        """Chooses the fastest way for a strategy, unless `training.jit_compile` decides."""
-        training, model = experiment.training, experiment.model
-        # The sum over several replicas on CPUs or GPUs cannot be compiled.
-        is_alone = strategy.num_replicas_in_sync == 1
-        is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-        if is_tpu or not is_alone or training.jit_compile is False:
-            return cls.NOTHING
-        is_on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        if training.jit_compile or is_on_gpu or not isinstance(model, ModelConfig):
-            return cls.WHOLE
-        is_wide = model.hidden_dim >= _NARROWEST_IN_PARTS[training.dtype_policy]
-        return cls.PARTS if is_wide else cls.WHOLE
 
 
 class Trainer:
     """Training loop of a run with its model, optimizer and memory.
 
-    The state after step `n` is a function of the configuration, the data and `n` alone: batches
-    are addressed by step, dropout masks by seed, step and row. If replicas cannot share the rows
+    The state after step `n` depends on the configuration, the data and `n` only: the step decides
+    the batch, and seed, step and row decide the dropout masks. If replicas cannot share the rows
     equally, padding rows fill the shares; they count for nothing and are not part of the state.
-    `dataset_function` returns the batches of a range of rows from a step on. `describe_row` names
-    the text of a row at a step, from 0, in errors. `count_tokens` counts the tokens between two
-    steps, if rows do not all read a segment in each.
+
+    `dataset_function` returns the batches of a range of rows from a step on, see
+    `TrainingSegments.dataset_fn`. `describe_row` names the text of a row in errors; its step counts
+    from 0. `count_tokens` counts the tokens between two steps; without it, each row reads a segment
+    in each step.
     """
 
     def __init__(
@@ -70,7 +49,7 @@ class Trainer:
         dataset_function: Callable[..., tf.data.Dataset],
         describe_row: Callable[[int, int], str] | None = None,
         count_tokens: Callable[[int, int], int] | None = None,
-        objective_class: type[Any] = TrainingObjective,
+        objective_class: type[Objective] = TextObjective,
     ) -> None:
         self.experiment = experiment
         self.strategy = strategy
@@ -81,9 +60,9 @@ class Trainer:
         step_tokens = training.global_batch_size * experiment.model.segment_length
         self._count_tokens = count_tokens or (lambda first, last: (last - first) * step_tokens)
         self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
-        # A variable on the host, because another thread sets it while the loop runs.
+        # A variable on the host, which another thread can set while the loop runs.
         self._stop_requested = tf.Variable(False, trainable=False)
-        # Global to the process, so an earlier trainer may have left it on.
+        # The setting is global to the process, so an earlier trainer may have changed it.
         tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
@@ -99,8 +78,8 @@ class Trainer:
             strategy, self._rows_per_replica, specs, num_rows=training.global_batch_size
         )
         self._records = StepRecords(strategy, self._rows_per_replica, training.steps_per_loop)
-        # Kept beyond the last step: with several replicas TensorFlow may take a minute to free it,
-        # and the caller must save before that if the machine is being preempted.
+        # The iterator is kept after the last step: with several replicas TensorFlow may take a
+        # minute to free it, and the caller must save before that if the machine is being preempted.
         self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._has_compiled = False
         self._run_steps = self._host_loop()
@@ -120,22 +99,22 @@ class Trainer:
     def take_steps(self) -> LoopReport | None:
         """Takes steps up to `next_stop`, or to a request to stop, and reports them.
 
-        `None` if the stop was requested before the first step. NonFiniteError if a loss or gradient
-        is not finite and the policy is to stop; the state is then as before the step.
+        Returns `None` if the stop was requested before the first step. Raises NonFiniteError if a
+        loss or gradient is not finite and the policy is to stop; then the step has changed nothing.
         """
         if self._iterator is None:
             self._iterator = iter(self._batches())
         first_step = self.step
         num_steps = self.next_stop - first_step
         begin = time.perf_counter()
-        # Tensors, because each value of a Python int is traced separately.
+        # Tensors, because TensorFlow would trace the loop again for each value of a Python int.
         self._run_steps(self._iterator, tf.constant(first_step), tf.constant(num_steps))
-        # Fetching waits for the device: before that, only the dispatch is done.
+        # Fetching waits for the device, which may still be computing the steps.
         records = self._records.fetch(first_step, self.step)
         if not records:
             return None
         if records[-1].status == StepStatus.STOPPED:
-            self._iterator = None  # the batch of this step is read
+            self._iterator = None  # because it has passed the batch of the step that stopped
             self._raise_non_finite(records[-1])
         seconds = time.perf_counter() - begin
         has_compiled, self._has_compiled = not self._has_compiled, True
@@ -148,7 +127,7 @@ class Trainer:
         )
 
     def trace(self) -> tf.types.experimental.ConcreteFunction:
-        """Traces the loop that `run` repeats; its last argument is the number of steps."""
+        """Traces the loop on TensorFlow, whose last argument is the number of steps."""
         iterator = iter(self._batches())
         return self._run_steps.get_concrete_function(iterator, tf.constant(0), tf.constant(1))
 
@@ -159,7 +138,7 @@ class Trainer:
 
     def must_stop(self) -> bool:
         """True if a stop was requested of this worker or any other."""
-        # Agreed by all, because a worker that continued alone would wait forever for gradients.
+        # All workers must agree: one that continued alone would wait forever for gradients.
         requested = bool(self._stop_requested.numpy())
         return self.sum_over_workers(float(requested)) > 0.0
 
@@ -169,7 +148,7 @@ class Trainer:
             return value
         if isinstance(self.strategy, MeshStrategy):
             return self.strategy.sum_over_workers(value)
-        # Each replica has a share, because the sum goes over the replicas of all workers.
+        # TensorFlow sums over the replicas of all workers, so each has a share of the value.
         num_local = self.strategy.num_replicas_in_sync // self.num_workers
         shares = self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(value / num_local, tf.float64)
@@ -177,9 +156,9 @@ class Trainer:
         return float(self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns everything that decides the next step, as arrays by name.
+        """Returns all state that decides the next step, as arrays by name.
 
-        A model with adapters has their factors instead of its weights.
+        With adapters, their factors take the place of the weights of the model.
         """
         arrays = {name: variable.numpy() for name, variable in self.state.by_name().items()}
         memory = self.replica_memory.to_global()
@@ -209,8 +188,8 @@ class Trainer:
     def _batches(self) -> Any:
         first_step = self.step
 
-        # Each host reads its own rows. Otherwise every host would read all rows and drop the rows
-        # of others.
+        # Each host reads its own rows. Without this, every host would read all rows and drop the
+        # rows of the others.
         def dataset_of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
             num_replicas = context.num_replicas_in_sync // context.num_input_pipelines
             num_rows = self._rows_per_replica * num_replicas

@@ -14,13 +14,14 @@ from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import (
     SUFFIX_INDICATOR,
     SentencePieceTokenizer,
     WordPieceTokenizer,
 )
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordRule, WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.data.vocabulary_training import CharacterTraining, WordTraining
 from txl_tf.errors import DataDamagedError
 

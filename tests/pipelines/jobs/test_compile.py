@@ -12,7 +12,8 @@ from tests.pipelines.conftest import EXPERIMENT
 from tests.small_models import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.sizes import num_parameters
-from txl_tf.tpu_compiler.compiler import CompiledProgram, TpuCompiler
+from txl_tf.tpu_compiler.compiled_program import CompiledProgram
+from txl_tf.tpu_compiler.compiler import TpuCompiler
 from txl_tf.tpu_compiler.topologies import Topology
 
 HAS_COMPILER = all(importlib.util.find_spec(name) is not None for name in ("jax", "libtpu"))
@@ -39,17 +40,17 @@ class LinearCompiler:
 @pytest.fixture
 def lowers_nothing(monkeypatch):
     """The programs themselves do not matter to a compiler that only looks at their names."""
-    from txl_tf.tpu_compiler import program
+    from txl_tf.tpu_compiler import run_programs
 
-    empty = program.LoweredProgram(b"", 4, attention="as rows attend")
+    empty = run_programs.LoweredProgram(b"", 4, attention="as rows attend")
 
     def training_program(experiment):
         rows = experiment.training.global_batch_size
         return dataclasses.replace(empty, attention=f"as {rows} rows attend")
 
-    monkeypatch.setattr(program, "traced_trainer", lambda experiment, *_: experiment)
-    monkeypatch.setattr(program, "training_program", training_program)
-    monkeypatch.setattr(program, "evaluation_program", lambda _: empty)
+    monkeypatch.setattr(run_programs, "traced_trainer", lambda experiment, *_: experiment)
+    monkeypatch.setattr(run_programs, "training_program", training_program)
+    monkeypatch.setattr(run_programs, "evaluation_program", lambda _: empty)
 
 
 def parts_of(global_batch_size):

@@ -10,7 +10,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.export.saved_model import write_version
-from txl_tf.storage.untrusted_files import verify_checksums
+from txl_tf.storage.listed_files import verify_checksums
 
 
 def flip(path, place=None):

@@ -1,1 +1,1 @@
-"""Files that text comes from: texts, token ids, archives and downloads."""
+"""Files that a data set is prepared from: texts, token ids, archives and downloads."""

@@ -1,4 +1,4 @@
-"""Files of a corpus: in a folder, or in a zip or tar archive, which is unpacked beside itself."""
+"""Files of a corpus in a folder, or in a zip or tar archive, which is unpacked beside itself."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,10 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusMember(PublishedFile):
-    """File of a corpus: `name` is its path in the archive, `other_paths` are paths in a folder.
+    """File of a corpus.
 
-    A size or the checksum of the archive limits how much is read.
+    `name` is its path in the archive, and `other_paths` are further paths that it may have in a
+    folder. The size of the file, or the checksum of the archive, limits how much is read.
     """
 
     url: str = "the archive"
@@ -31,11 +32,11 @@ class CorpusMember(PublishedFile):
 
 
 def unpacked_files(path: str, archive: PublishedFile, members: Sequence[CorpusMember]) -> list[str]:
-    """Returns the paths of the members, verified as far as their size and SHA-256 are known.
+    """Returns the paths of the members after a check of their size and SHA-256, if known.
 
     `path` is the archive, a folder with the unpacked files, or the only file. An archive is
-    unpacked once, to its name and `.unpacked`. Raises InputMissingError, DataDamagedError for
-    other files than the published ones, or StorageError.
+    unpacked once, into a folder beside it with the suffix `.unpacked`. Raises InputMissingError for
+    a missing file, DataDamagedError for a file that is not the published one, and StorageError.
     """
     if os.path.isdir(path):
         return _in_folder(path, members)
@@ -75,7 +76,7 @@ def _in_folder(folder: str, members: Sequence[CorpusMember]) -> list[str]:
 def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
     """Unpacks the members into a new folder, which gets its name when it is complete.
 
-    Only the given names are used as paths; other entries, links and devices are ignored.
+    Only the names of the members become paths. Other entries, links and devices are ignored.
     """
     sizes = {member.name: member.size_bytes for member in members}
     with archive_errors(path), StagingFolder(folder, last_file="") as staging:
@@ -99,19 +100,21 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Yields name, size in bytes and content of the regular files of a zip or tar archive.
 
-    Read each before asking for the next, within `archive_errors`.
+    A content can be read only until the next one is asked for. The caller reads within
+    `archive_errors`.
     """
     with open_regular_file(path) as file:
         start, blocks = decoded_content(file, path)
         if kind_of(start) == "zip":
-            # `zipfile` verifies checksums.
+            # `zipfile` compares checksums while it reads.
             with zipfile.ZipFile(file) as archive:
                 for entry in archive.infolist():
                     if not entry.is_dir():
                         with archive.open(entry) as content:
                             yield entry.filename, entry.file_size, content
             return
-        # As a stream: seeking backwards in a compressed archive restarts decompression.
+        # Read as a stream, because seeking backwards in a compressed archive starts decompression
+        # at the beginning.
         decoded: Any = _BlockReader(blocks)
         with tarfile.open(fileobj=decoded, mode="r|", bufsize=_BLOCK_BYTES) as stream:
             for info in stream:
@@ -120,7 +123,7 @@ def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 class _BlockReader:
-    """Binary file of blocks in order."""
+    """Binary file whose content is a sequence of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._rest = blocks, b""
@@ -139,10 +142,10 @@ def archive_errors(path: str) -> Iterator[None]:
         yield
     except JobError:
         raise
-    # Every format has its own errors of damaged archives.
+    # Every format has its own errors for damaged archives.
     except Exception as error:
         what = f"The archive cannot be read: {first_line(error)}"
-        # Damage can also be an OSError: without a number, or EINVAL.
+        # An OSError without a number, or with EINVAL, is damage too.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise StorageError(
                 what, where=path, remedy="Check free space and permissions."

@@ -1,4 +1,4 @@
-"""Downloads of published files that resume and verify size and SHA-256."""
+"""Downloads of published files, which resume and are compared with a known size and SHA-256."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,8 @@ from txl_tf.errors import (
     first_line,
     storage_errors,
 )
-from txl_tf.storage.files import file_sha256, flush_to_disk, open_locked
+from txl_tf.storage.files import file_sha256, flush_to_disk
+from txl_tf.storage.locks import open_locked
 
 Progress = Callable[[int, int | None], None]
 
@@ -26,7 +27,7 @@ _BLOCK_BYTES = 1 << 18
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """Published file: `http` or `https` address, with size and SHA-256 if known."""
+    """Published file with its `http` or `https` address, and its size and SHA-256 if known."""
 
     name: str
     url: str
@@ -34,9 +35,10 @@ class PublishedFile:
     sha256: str | None = None
 
     def check(self, path: str) -> None:
-        """Raises DataDamagedError if a file has another size or SHA-256, as far as they are known.
+        """Raises DataDamagedError if the file at a path has another size or SHA-256.
 
-        Raises StorageError if it cannot be read.
+        A size or checksum that is not known is not compared. Raises StorageError if the file cannot
+        be read.
         """
         remedy = f"Get {self.name} from {self.url}, or unpack another package and name its folder."
         with storage_errors("The file cannot be read", path):
@@ -62,12 +64,23 @@ def download(
     progress: Progress | None = None,
     timeout_seconds: float = 60.0,
 ) -> str:
-    """Fetches a file into a folder, unless it is there; returns its path.
+    """Downloads a file into a folder unless the folder has it, and returns its path.
 
-    Until it is complete and verified it is `NAME.partial`, which a later call resumes. It is
-    deleted if it is not the published file. `progress` gets the bytes so far and in total. Raises
-    InputMissingError, DataDamagedError, OutputExistsError (fetched by another process) or
-    StorageError.
+    The file has the name `NAME.partial` until it is complete and verified. A later call resumes a
+    partial file. A file that is not the published one is removed.
+
+    Args:
+        file: `PublishedFile`.
+        folder: str. Folder of the download, which is created if it is missing.
+        progress: optional function of the number of bytes so far and the total, which may be
+            `None`.
+        timeout_seconds: float. Longest time without an answer. Defaults to `60`.
+
+    Raises:
+        InputMissingError: If the server does not have the file.
+        DataDamagedError: If the file is not the published one.
+        OutputExistsError: If another process is downloading it.
+        StorageError: If the connection or the storage fails.
     """
     target = os.path.join(os.path.abspath(folder), file.name)
     partial = f"{target}.partial"
@@ -76,7 +89,7 @@ def download(
         if os.path.exists(target):
             return target
         with os.fdopen(open_locked(partial, flags=os.O_APPEND), "ab") as output:
-            # A download that was killed at its very end has no rest to request.
+            # A process that was killed after the last byte leaves nothing to request.
             if not output.tell() or output.tell() != file.size_bytes:
                 _receive(file, output, timeout_seconds, progress)
             output.flush()
@@ -110,9 +123,9 @@ def download(
 def _receive(
     file: PublishedFile, output: IO[bytes], timeout_seconds: float, progress: Progress | None
 ) -> None:
-    """Requests the missing bytes and appends them; OSError if the connection ends earlier."""
+    """Requests the missing bytes and appends them; OSError if the connection ends too early."""
     num_bytes, size_bytes = output.tell(), file.size_bytes
-    # A compressed transfer could neither be counted nor resumed.
+    # The bytes of a compressed transfer could neither be counted nor resumed.
     headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
     if num_bytes:
         headers["Range"] = f"bytes={num_bytes}-"
@@ -140,7 +153,7 @@ def _receive(
             raise DataDamagedError(
                 f"{file.name} must have {size_bytes} bytes, but the server has {total}."
             )
-        # An endless answer ends at the size that is known.
+        # An answer that does not end is cut at the known size.
         while (total is None or num_bytes < total) and (block := answer.read1(_BLOCK_BYTES)):
             output.write(block)
             num_bytes += len(block)

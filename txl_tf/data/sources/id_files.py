@@ -25,27 +25,29 @@ _IDS_PER_PIECE = 1 << 16
 _START_BYTES = 4096
 _INTEGER = re.compile("[0-9]{1,18}")
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
-_FLOATS = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
-_OTHER_ID = "Correct the id, leave padding out, or give a larger vocabulary."
-_RAW = (
+_FLOATS_REMEDY = "Write integers: ids.astype(np.int32), or fmt='%d' of np.savetxt."
+_ID_REMEDY = "Correct the id, leave padding out, or give a larger vocabulary."
+_RAW_REMEDY = (
     "Save ids of other trainers with their type: np.save('ids.npy', np.fromfile(FILE, np.uint16)); "
     "offset=1024 for llm.c."
 )
 
 
 class IdDocuments:
-    """Documents of token ids, as text for `IdTokenizer`; can be iterated more than once.
+    """Documents of token ids, in the form of text for `IdTokenizer`.
 
-    A document is a vector or a row of a matrix in `.npy` or `.npz`, a list in a row of Parquet, a
-    line of integers, or a line with a list of them in JSON; of a list of lists, each is one. A
-    matrix of one column, a column of integers in Parquet, and a text with one integer on each line
-    are vectors. Empty documents are dropped.
+    The documents can be iterated more than once. These are documents, unless they are empty:
+
+    - a vector, or a row of a matrix, in `.npy` or `.npz`; a matrix of one column is a vector;
+    - a list in a row of Parquet; a column of integers is one document;
+    - a line of integers; a text with one integer on each line is one document;
+    - a list of integers in a line of JSON; in a list of lists, each inner list is a document.
 
     Args:
-        paths: sequence of str. Files, folders or patterns; see `text_files`. Their first bytes
-            tell the format.
-        vocabulary_size: int. All ids must be less.
-        json_field: optional str. Field with the list where a line is an object, or column of
+        paths: sequence of str. Files, folders or patterns, see `text_files`. The first bytes of a
+            file determine its format.
+        vocabulary_size: int. Number of ids; every id must be less.
+        json_field: optional str. Field with the list if a line of JSON is an object, or column of
             Parquet. Defaults to `None`.
 
     Raises:
@@ -67,7 +69,7 @@ class IdDocuments:
                     yield self._pieces(values, place)
                     num_documents += 1
                     longest = max(longest, len(values))
-        if num_documents > 1 == longest:
+        if num_documents > 1 and longest == 1:
             raise DataDamagedError(
                 f"No document has two ids: {num_documents} documents of one.",
                 where=self.files[0],
@@ -75,9 +77,10 @@ class IdDocuments:
             )
 
     def _pieces(self, values: Any, place: str) -> Iterator[bytes]:
-        """Yields the ids in digits, each followed by a space; DataDamagedError names the first bad.
+        """Yields the ids in digits, each followed by a space.
 
-        A cut of a document at white space is between two ids.
+        A cut at white space, such as one of `split_by_fraction`, is then between two ids. Raises
+        DataDamagedError for the first id that is not valid.
         """
         for start in range(0, len(values), _IDS_PER_PIECE):
             piece = values[start : start + _IDS_PER_PIECE]
@@ -88,22 +91,22 @@ class IdDocuments:
                 raise DataDamagedError(
                     f"An id must be an integer from 0 to {self._size - 1}, not {ids[bad]!r:.60}.",
                     where=f"{place}, index {start + bad}",
-                    remedy=_FLOATS if "." in str(ids[bad])[:60] else _OTHER_ID,
+                    remedy=_FLOATS_REMEDY if "." in str(ids[bad])[:60] else _ID_REMEDY,
                 )
             yield b"%d " * len(ids) % tuple(ids)
 
 
 def _sequences(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
-    """Yields the lists or vectors of a file, and where each is."""
+    """Yields the lists or vectors of a file with their places, for errors."""
     remedy = "Save vectors or matrices of integers."
     with storage_errors("The file of ids cannot be read", path), open_regular_file(path) as file:
         start = file.read(_START_BYTES)
         with errors_as(DataDamagedError, ValueError, "The arrays cannot be read", path, remedy):
             if start.startswith(b"\x93NUMPY"):
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
-                if array.offset + array.nbytes != os.path.getsize(path):
+                only_array = np.load(path, mmap_mode="r", allow_pickle=False)
+                if only_array.offset + only_array.nbytes != os.path.getsize(path):
                     raise ValueError("more than one array is in it; np.savez keeps several")
-                arrays = {"": array}
+                arrays = {"": only_array}
             else:
                 arrays = read_array_archive(file) if kind_of(start) == "zip" else {}
     for name, values in arrays.items():
@@ -129,7 +132,7 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
         raise DataDamagedError(
             "The file has neither integers in digits nor an array with its type.",
             where=path,
-            remedy=_RAW,
+            remedy=_RAW_REMEDY,
         )
     lines = (line.lstrip() for _, _, line in numbered_lines(path))
     is_column = all(
@@ -140,7 +143,7 @@ def _lines(path: str, json_field: str | None) -> Iterator[tuple[Any, str]]:
         place = f"{path}, line {number}"
         if not line.lstrip().startswith((b"[", b"{")):
             words = line.decode(errors="replace").split()
-            # Others stay words, which are refused by their place.
+            # Other words stay words, which `_pieces` refuses with their place.
             ids: Any = [int(word) if _INTEGER.fullmatch(word) else word for word in words]
             if is_column and all(type(each) is int for each in ids):
                 column.extend(ids)

@@ -1,4 +1,4 @@
-"""Columns of Parquet files, read by pyarrow."""
+"""Reader of a column of a Parquet file, which uses pyarrow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +10,11 @@ _ROWS_PER_BATCH = 1024
 
 
 def parquet_values(path: str, column: str | None) -> Iterator[tuple[Any, str]]:
-    """Yields the values of a column, by default the only one, and the place of each.
+    """Yields the values of a column with their places, for errors.
 
-    A column of integers is one NumPy vector. Raises UsageError without pyarrow, DataDamagedError
-    for another file or column.
+    Without `column`, the file must have only one. A column of integers is one value: a NumPy
+    vector. Raises UsageError if pyarrow is missing, and DataDamagedError if the file is not Parquet
+    or does not have the column.
     """
     require_extra("parquet", "pyarrow", purpose="Reading Parquet", where=path)
     from pyarrow import parquet, types

@@ -1,32 +1,34 @@
-"""Text files and their documents: listing, decompression, UTF-8, JSON Lines.
+"""Text files: their paths, their content in lines and blocks, and their documents.
 
-Text is taken byte for byte, or refused with file, line and byte offset. Only a byte order mark is
-dropped; offsets count from the first byte after it. The byte tokenizer takes every input.
-Tokenizers of characters, words and subwords need UTF-8:
+Text stays the same byte for byte, or is refused with file, line and byte offset. Only a byte order
+mark is dropped; offsets count from the first byte after the mark. The byte tokenizer accepts every
+input. Tokenizers of characters, words and subwords need UTF-8:
 
 | input | text tokenizers |
 |---|---|
-| bytes that are not UTF-8 (Latin-1, other binary data) | refused |
+| bytes that are not UTF-8 (Latin-1, binary data) | refused |
 | surrogates encoded as three bytes, over-long forms | refused |
-| NUL | kept; refused (UTF-16 or no text) if over a fifth of the first 4096 bytes |
+| NUL | unchanged; refused if over a fifth of the first 4096 bytes (UTF-16, or not text) |
 | UTF-8 byte order mark | dropped at the start of a file or document, for all tokenizers |
-| CR LF | kept; separators are found whether or not a CR is before the LF |
-| CR alone, VT, FF, U+0085, U+2028, U+2029 | kept; documents and pieces end at LF only |
-| combining characters (NFD) | kept; nothing is composed |
-| words and lines of any length | kept; beyond half a mebibyte they are cut between characters |
+| CR LF | unchanged; a line is a separator with or without a CR before its LF |
+| CR alone, VT, FF, U+0085, U+2028, U+2029 | unchanged; documents and pieces end only at LF |
+| combining characters (NFD) | unchanged; nothing is composed |
+| words and lines of any length | unchanged; beyond half a mebibyte cut between characters |
 """
 
 import glob
-import io
-import itertools
 import json
-import operator
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from txl_tf.data.sources.archives import archive_errors, archive_files
+from txl_tf.data.sources.document_cuts import (
+    grouped_documents,
+    line_parts,
+    line_pattern,
+    marked_parts,
+)
 from txl_tf.data.sources.file_kinds import check_text, decoded_content, kind_of
 from txl_tf.data.sources.parquet_files import parquet_values
 from txl_tf.data.text import split_at_lines
@@ -35,40 +37,44 @@ from txl_tf.data.tokenizers.tokenizer import (
     decode_utf8,
     document_bytes,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, storage_errors
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, errors_as, storage_errors
 from txl_tf.storage.files import open_regular_file
 
 
 class TextDocuments:
-    """Reiterable documents of text files; each document is an iterator over its pieces.
+    """Documents of text files, which can be iterated more than once.
 
-    Documents without text are dropped: empty files, empty lines, separators in a row. A document
-    ends with its file, or with its file in a zip or tar archive.
+    A document is an iterator over its pieces. Documents without text are dropped: empty files,
+    empty lines, several separators in a row. A document ends with its file, or with its file in a
+    zip or tar archive.
+
+    The unit of a document is the first of these that is set: `parquet_column`, `json_field`,
+    `separator`, `one_per`.
 
     Args:
-        paths: sequence of str. Files, folders or patterns; see `text_files`.
-        one_per: str. `"file"` or `"line"`: a document is a file, or a line with its end. Defaults
-            to `"file"`.
-        separator: optional bytes. Line between documents, without its LF; `b""`: an empty line.
-            Only for documents of `"file"`. Defaults to `None`.
-        json_field: optional str. If given, the files are JSON Lines in UTF-8, and a document is the
+        paths: sequence of str. Files, folders or patterns, see `text_files`.
+        one_per: str. `"file"` or `"line"`: a document is a file, or a line with its line end.
+            Defaults to `"file"`.
+        separator: optional bytes. Line between documents, without its LF; `b""` means an empty
+            line. Defaults to `None`.
+        json_field: optional str. If set, the files are JSON Lines in UTF-8, and a document is the
             string in this field of a line. Defaults to `None`.
-        parquet_column: optional str. If given, the files are Parquet, and a document is the string
-            in this column of a row. Needs the package `pyarrow`. Defaults to `None`.
-        may_be_json: bool. If `True`, JSON Lines are read as text without `json_field`. Defaults to
+        parquet_column: optional str. If set, the files are Parquet, and a document is the string
+            in this column of a row. This needs the package `pyarrow`. Defaults to `None`.
+        may_be_json: bool. If `True`, files that look like JSON are read as text. Defaults to
             `False`.
-        check_utf8: bool. If `True`, refuses text that is not UTF-8. Defaults to `False`.
+        check_utf8: bool. If `True`, text that is not UTF-8 is refused. Defaults to `False`.
 
     Raises:
         InputMissingError: If a path has no file.
-        UsageError: If a file is named twice, or cannot be read twice, as a pipe.
+        UsageError: If a file is named twice, or can be read only once, such as a pipe.
     """
 
     def __init__(
         self,
         paths: Sequence[str],
         *,
-        one_per: str = "file",
+        one_per: Literal["file", "line"] = "file",
         separator: bytes | None = None,
         json_field: str | None = None,
         parquet_column: str | None = None,
@@ -84,7 +90,7 @@ class TextDocuments:
         self._check_utf8 = check_utf8
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
-        """Yields documents; read each before asking for the next, which skips the unread rest."""
+        """Yields documents. The step to the next document skips what was not read."""
         for path in self.files:
             if self._column is not None:
                 yield from _column_documents(path, self._column)
@@ -92,69 +98,18 @@ class TextDocuments:
                 yield from _json_documents(path, self._json_field)
             else:
                 for place, blocks in text_streams(path, may_be_json=self._may_be_json):
-                    # The byte tokenizer takes all files, but archives hold texts.
+                    # The byte tokenizer accepts files of any bytes, but files in archives must be
+                    # text.
                     is_checked = self._check_utf8 or place != path
                     pieces = validated_text(blocks, place) if is_checked else split_at_lines(blocks)
                     yield from self._documents(pieces)
 
     def _documents(self, pieces: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
         if self._mark is not None:
-            return marked_documents(pieces, self._mark, keep_mark=False)
+            return grouped_documents(marked_parts(pieces, self._mark, keep_mark=False))
         return grouped_documents(
-            _numbered_lines(pieces) if self._by_line else ((0, piece) for piece in pieces)
+            line_parts(pieces) if self._by_line else ((0, piece) for piece in pieces)
         )
-
-
-def line_pattern(line: bytes) -> re.Pattern[bytes]:
-    """Returns a pattern of a line of exactly these bytes, ended by LF, CR LF or the text's end."""
-    # Without the look-ahead, an empty line would be found after the last line feed.
-    return re.compile(rb"(?m)^(?=[\s\S])" + re.escape(line) + rb"(?:\r?\n|\r?\Z)")
-
-
-def marked_documents(
-    pieces: Iterable[bytes], mark: re.Pattern[bytes], *, keep_mark: bool
-) -> Iterator[Iterator[bytes]]:
-    """Cuts a stream of pieces of whole lines into documents at the lines that match `mark`.
-
-    Text before the first mark is a document; empty documents are dropped. `keep_mark` keeps the
-    line as the first of its document.
-    """
-    return grouped_documents(_numbered_parts(pieces, mark, keep_mark))
-
-
-def grouped_documents(parts: Iterable[tuple[int, bytes]]) -> Iterator[Iterator[bytes]]:
-    """Groups consecutive parts with the same document number into one iterator per document."""
-    for _, group in itertools.groupby(parts, key=operator.itemgetter(0)):
-        yield (part for _, part in group)
-
-
-def _numbered_parts(
-    pieces: Iterable[bytes], mark: re.Pattern[bytes], keep_mark: bool
-) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    at_line_start = True
-    for piece in pieces:
-        start = 0
-        for match in mark.finditer(piece):
-            # A piece may begin within a long line.
-            if match.start() == 0 and not at_line_start:
-                continue
-            if match.start() > start:
-                yield number, piece[start : match.start()]
-            number += 1
-            start = match.start() if keep_mark else match.end()
-        if start < len(piece):
-            yield number, piece[start:]
-        at_line_start = piece.endswith(b"\n")
-
-
-def _numbered_lines(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    for piece in pieces:
-        for line in io.BytesIO(piece):  # ends lines at LF only
-            if line not in (b"\n", b"\r\n"):
-                yield number, line
-            number += line.endswith(b"\n")
 
 
 def _json_documents(path: str, field: str) -> Iterator[Iterator[bytes]]:
@@ -175,14 +130,14 @@ def _column_documents(path: str, column: str) -> Iterator[Iterator[bytes]]:
             yield split_at_lines([text.encode()])
 
 
-# The parser holds the line, its decoded form and its text at once.
+# The JSON of a line, its decoded form and its text are in memory at once.
 MAX_LINE_BYTES = 32 << 20
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yields number (from 1), byte offset and content of every line of a file, compressed or not.
+    """Yields number (from 1), byte offset and content of every line of a file.
 
-    Raises DataDamagedError if a line is longer than `MAX_LINE_BYTES`.
+    The file may be compressed. Raises DataDamagedError for a line longer than `MAX_LINE_BYTES`.
     """
     rest = bytearray()
     number, offset = 1, 0
@@ -196,7 +151,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
             start = end
         del rest[:start]
         if len(rest) > MAX_LINE_BYTES:
-            raise _bad_line(
+            raise _line_error(
                 f"The line must have at most {MAX_LINE_BYTES:,} bytes, but is longer.",
                 line_place(path, number, offset),
             )
@@ -205,45 +160,44 @@ def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
 
 
 def line_place(path: str, number: int, offset: int) -> str:
-    """Formats the place of a line for errors."""
+    """Formats the place of a line for error messages."""
     return f"{path}, line {number}, byte {offset}"
 
 
 def _text_of_json(line: bytes, field: str, place: str) -> bytes:
-    """Returns the text of one line of JSON; empty for an empty line.
+    """Returns the text of one line of JSON; an empty text for an empty line.
 
-    Raises DataDamagedError, with `place`, unless it is an object with a string in the field.
+    Raises DataDamagedError, with `place`, unless the line is an object with a string in the field.
     """
-    line = document_bytes(line)  # concatenated files have byte order marks in the middle
+    line = document_bytes(line)  # Files that were joined have byte order marks in the middle.
     text = json_of_line(line, field, place) if line.strip() else ""
     if not isinstance(text, str):
-        raise _bad_line(
+        raise _line_error(
             f"The field {field!r} must be text, not {type(text).__name__}.", place, is_field=True
         )
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        # JSON can escape a lone surrogate; UTF-8 cannot encode one.
-        raise _bad_line(
+        # JSON can escape a lone surrogate, but UTF-8 cannot encode it.
+        raise _line_error(
             f"The field {field!r} has a lone surrogate at character {error.start}.", place
         ) from error
 
 
 def json_of_line(line: bytes, field: str | None, place: str) -> Any:
-    """Returns a field of the object in a line of JSON, or the whole value without `field`.
+    """Returns a field of the object in a line of JSON; without `field`, the whole value.
 
-    Raises DataDamagedError, with `place`, if it has none.
+    Raises DataDamagedError, with `place`, if the line is not JSON or does not have the field.
     """
-    try:
+    kinds, what = (ValueError, RecursionError), "The line is not JSON in UTF-8"
+    with errors_as(DataDamagedError, kinds, what, place, "Correct the line."):
         value = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise _bad_line(f"The line is not JSON in UTF-8: {error}", place) from error
     if field is None:
         return value
     if not isinstance(value, dict):
-        raise _bad_line(f"The line must be a JSON object with the field {field!r}.", place)
+        raise _line_error(f"The line must be a JSON object with the field {field!r}.", place)
     if field not in value:
-        raise _bad_line(
+        raise _line_error(
             f"The line has no field {field!r}. Its fields: {', '.join(list(value)[:8])}",
             place,
             is_field=True,
@@ -251,7 +205,7 @@ def json_of_line(line: bytes, field: str | None, place: str) -> Any:
     return value[field]
 
 
-def _bad_line(what: str, place: str, *, is_field: bool = False) -> DataDamagedError:
+def _line_error(what: str, place: str, *, is_field: bool = False) -> DataDamagedError:
     return DataDamagedError(
         what,
         where=place,
@@ -260,9 +214,9 @@ def _bad_line(what: str, place: str, *, is_field: bool = False) -> DataDamagedEr
 
 
 def text_blocks(path: str, *, may_be_json: bool = True) -> Iterator[bytes]:
-    """Yields blocks of a text file without byte order mark, decompressed as by `decoded_content`.
+    """Yields the blocks of a text file, decompressed and without a byte order mark.
 
-    Raises InputMissingError, DataDamagedError for an archive or a container, or StorageError.
+    Raises InputMissingError, StorageError, and DataDamagedError for an archive or a container.
     """
     for place, blocks in text_streams(path, may_be_json=may_be_json):
         if place != path:
@@ -275,11 +229,11 @@ def text_blocks(path: str, *, may_be_json: bool = True) -> Iterator[bytes]:
 
 
 def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yields place and blocks of the texts of a file: one, or each in a zip or tar archive.
+    """Yields place and blocks of the text in a file, or of each text in a zip or tar archive.
 
-    Read the blocks before asking for the next text. Members of an archive that are hidden, as in
-    `text_files`, are left out. Without `may_be_json`, JSON Lines are refused. Raises the errors of
-    `text_blocks`; so do the blocks.
+    Blocks can be read only until the next text is asked for. Hidden files in an archive are
+    omitted, as in `text_files`. Without `may_be_json`, content that looks like JSON is refused.
+    Raises InputMissingError, and, also from the blocks, DataDamagedError and StorageError.
     """
     if not os.path.isfile(path):
         raise _input_missing_error("There is no such text file.", path)
@@ -313,18 +267,18 @@ def _member_blocks(content: IO[bytes], where: str, may_be_json: bool) -> Iterato
 
 
 def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    # The first block has the mark, as `decoded_content` reads it from a buffered file.
+    # `decoded_content` never divides the mark, because its first block has more bytes.
     if start := document_bytes(next(blocks, b"")):
         yield start
     yield from blocks
 
 
 def text_files(paths: Sequence[str]) -> list[str]:
-    """Lists the files of paths, in the order of `paths` and the same on every machine.
+    """Lists the files of paths in the order of `paths`, which is the same on every machine.
 
-    A folder stands for its files, recursively and by name, without hidden ones; a pattern with `*`,
-    `?` or `[` for its matches. Raises InputMissingError for a path without files, UsageError for a
-    file named twice.
+    A folder stands for all files below it, sorted by name, without hidden ones. A pattern with `*`,
+    `?` or `[` stands for its matches. Raises InputMissingError for a path without files, and
+    UsageError for a file that is named twice.
     """
     files = [file for path in paths for file in _files_of(path)]
     file_of_path: dict[str, str] = {}
@@ -384,9 +338,9 @@ _NOT_UTF8_REMEDY = (
 
 
 def validated_text(blocks: Iterable[bytes], where: str) -> Iterator[bytes]:
-    """Cuts the text of a file as `split_at_lines` does, if it is UTF-8.
+    """Cuts the text of a file as `split_at_lines` does, and checks that it is UTF-8.
 
-    Raises DataDamagedError with `where`, the line (from 1) and the byte (from 0).
+    Raises DataDamagedError with `where`, the line (from 1) and the byte (from 0) if it is not.
     """
     num_lines = num_bytes = 0
     for piece in split_at_lines(blocks):

@@ -1,16 +1,17 @@
-"""Tokenizers by kind, and `load_tokenizer`."""
+"""Tokenizers of all kinds, and `load_tokenizer`, which builds one from its stored files."""
 
 from collections.abc import Mapping
 
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.piece_tokenizers import SentencePieceTokenizer, WordPieceTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.tokenizers.word_tokenizer import IdTokenizer, WordTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, errors_as
 
 _REMEDY = "Restore the vocabulary from a copy, or prepare the data set again."
-# A file may be missing, no JSON or no UTF-8, or its values of other types.
+# A file may be missing, may not be JSON or UTF-8, or may have values of wrong types.
 _ERRORS_OF_FILES = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _TOKENIZERS: dict[str, type[Tokenizer]] = {
     "bytes": ByteTokenizer,
@@ -23,7 +24,10 @@ _TOKENIZERS: dict[str, type[Tokenizer]] = {
 
 
 def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") -> Tokenizer:
-    """Builds a tokenizer from vocabulary files, content by name; DataDamagedError names `where`."""
+    """Builds a tokenizer from the contents of its vocabulary files by name.
+
+    Raises DataDamagedError, with the place `where`, for an unknown kind or invalid files.
+    """
     if kind not in _TOKENIZERS:
         raise DataDamagedError(
             f"The tokenizer must be one of: {', '.join(_TOKENIZERS)}. Received: {kind!r}",

@@ -9,10 +9,10 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 
 class ByteTokenizer(Tokenizer):
-    """Byte tokenizer: the token id is the value of the byte.
+    """Tokenizer whose token ids are the values of the bytes.
 
-    Any input is valid, UTF-8 or not, and `decode_bytes(encode(text)) == text` always holds, except
-    for a byte order mark at the beginning.
+    Any input is valid, also if it is not UTF-8. `decode_bytes(encode(text)) == text` always holds,
+    except for a byte order mark at the beginning.
     """
 
     kind = "bytes"
@@ -27,7 +27,7 @@ class ByteTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the vocabulary files of a data set; empty."""
+        """Empty dict, because bytes need no vocabulary file."""
         return {}
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:

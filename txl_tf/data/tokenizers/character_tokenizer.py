@@ -1,26 +1,29 @@
 """Tokenizer of characters."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.data.tokenizers.tokenizer import (
+    OPTIONS_FILE,
+    TOKENS_FILE,
+    InvalidTextError,
+    Tokenizer,
+    decode_utf8,
+)
+from txl_tf.storage.strict_json import json_file, parse_json
 
 _NUM_CODE_POINTS = 0x110000
-_OPTIONS_FILE = "vocabulary.json"
-_CHARACTERS_FILE = "vocabulary.txt"
 
 
 class CharacterTokenizer(Tokenizer):
     """Tokenizer of Unicode characters with a fixed vocabulary.
 
-    All characters including white space are kept, so `decode(encode(text)) == text` unless some are
-    unknown. `unknown_token` is a character of the vocabulary or gets the last id; without it an
-    unknown character is an error. Raises ValueError for duplicates, or characters without UTF-8
-    form.
+    No character is dropped, also not white space, so `decode(encode(text)) == text` unless a
+    character is unknown. `unknown_token` is a character of the vocabulary, or gets the last id.
+    Without it an unknown character is an error. Raises ValueError for a character that occurs twice
+    or has no form in UTF-8.
     """
 
     kind = "characters"
@@ -47,20 +50,19 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        options = parse_json(files[_OPTIONS_FILE])
-        lines = files[_CHARACTERS_FILE].decode("ascii").split()
+        options = parse_json(files[OPTIONS_FILE])
+        lines = files[TOKENS_FILE].decode("ascii").split()
         characters = [chr(int(line.removeprefix("U+"), 16)) for line in lines]
         return cls(characters, unknown_token=options["unknown_token"])
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the code points, one per line, and the options."""
-        # As numbers, because the line feed can be in the vocabulary.
+        """Names and contents of the files: the code points, one on each line, and the options."""
+        # Code points are written as numbers, because the line feed may be in the vocabulary.
         lines = [f"U+{ord(character):04X}\n" for character in self.characters]
-        options = {"unknown_token": self.unknown_token}
         return {
-            _CHARACTERS_FILE: "".join(lines).encode(),
-            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+            TOKENS_FILE: "".join(lines).encode(),
+            OPTIONS_FILE: json_file({"unknown_token": self.unknown_token}),
         }
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tokenizers of pieces of words on tensorflow-text: WordPiece and SentencePiece."""
+"""Tokenizers of pieces of words, which use tensorflow-text: WordPiece and SentencePiece."""
 
 import functools
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode
 from txl_tf.data.tokenizers.word_tokenizer import LINE_MARK, RuleTokenizer
 from txl_tf.imports import tensorflow as tf, tensorflow_text
 
-# The no-break space is white space, so no word contains it; a word can begin with the usual "##".
+# A word may begin with the usual mark "##", but never contains a no-break space (white space).
 SUFFIX_INDICATOR = "\u00a0"
-# Longer words are unknown. `txl prepare` cuts text into pieces of at most this many bytes.
+# A longer word is unknown. Preparation cuts text into pieces of at most this many bytes.
 _MAX_WORD_BYTES = 1 << 20
 
 
 class WordPieceTokenizer(RuleTokenizer):
-    """WordPiece tokenizer: splits each word by greedy longest match (Schuster and Nakajima 2012).
+    """WordPiece tokenizer, which splits a word into its longest pieces from left to right.
 
-    It runs the tensorflow-text operation that exports contain (Song et al. 2021). Pieces that
-    continue a word begin with `SUFFIX_INDICATOR`. `decode` restores text up to white space, but a
-    word with NUL or an unknown character becomes `unknown_token`. Raises ValueError as
-    `RuleTokenizer` does.
+    Schuster and Nakajima (2012) describe the method. The operation of tensorflow-text that computes
+    it (Song et al. 2021) is also the one in exports. Pieces that continue a word begin
+    with `SUFFIX_INDICATOR`. `decode` restores a text except for its white space, but a word with
+    NUL or an unknown character becomes `unknown_token`. Raises ValueError as `RuleTokenizer` does.
     """
 
     kind = "wordpiece"
@@ -37,13 +37,13 @@ class WordPieceTokenizer(RuleTokenizer):
 
     def _decode(self, ids: np.ndarray) -> bytes:
         text = super()._decode(ids)
-        # A remaining indicator is at the beginning of ids that start within a word.
+        # An indicator is still there if the ids begin within a word.
         indicator = SUFFIX_INDICATOR.encode()
         return text.replace(b" " + indicator, b"").replace(indicator, b"")
 
     @functools.cached_property
     def operations(self) -> "tensorflow_text.FastWordpieceTokenizer":
-        """The operation of tensorflow-text on words."""
+        """Operation of tensorflow-text that splits words."""
         return tensorflow_text.FastWordpieceTokenizer(
             vocab=[piece.decode() for piece in self.tokens],
             suffix_indicator=SUFFIX_INDICATOR,
@@ -54,9 +54,9 @@ class WordPieceTokenizer(RuleTokenizer):
         )
 
 
-# SentencePiece writes spaces as U+2581, so U+2581 itself is substituted.
+# SentencePiece writes a space as U+2581, so another character stands for U+2581 itself.
 BLOCK_CHARACTER = "\u2581"
-# A noncharacter, which Unicode reserves for internal use of programs.
+# Unicode reserves this code point for internal use of programs, so no text should contain it.
 BLOCK_SUBSTITUTE = "\U0010fffe"
 _MODEL_FILE = "vocabulary.model"
 
@@ -64,10 +64,10 @@ _MODEL_FILE = "vocabulary.model"
 class SentencePieceTokenizer(Tokenizer):
     """Tokenizer of a serialized SentencePiece model, BPE or unigram (Kudo and Richardson 2018).
 
-    It runs the tensorflow-text operation that exports contain. With a model of
-    `SentencePieceTraining`, `decode(encode(text)) == text` for all text except U+10FFFE, which is
-    refused. Lines are encoded separately: no piece crosses a line end, and longer sums of scores
-    would round differently. Raises ValueError if the bytes are no model.
+    It uses the operation of tensorflow-text that exports contain too. With a model of
+    `SentencePieceTraining`, `decode(encode(text)) == text` for every text without U+10FFFE, which
+    is refused. Lines are encoded separately: no piece crosses a line end, and sums of scores over
+    several lines would be rounded differently. Raises ValueError if the bytes are not a model.
     """
 
     kind = "sentencepiece"
@@ -89,7 +89,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the serialized SentencePiece model."""
+        """Name and content of the file with the serialized SentencePiece model."""
         return {_MODEL_FILE: self.model}
 
     def token_texts(self) -> list[bytes]:
@@ -107,17 +107,21 @@ class SentencePieceTokenizer(Tokenizer):
         return self.operations[0](lines).values.numpy().astype(self.token_dtype)
 
     def _decode(self, ids: np.ndarray) -> bytes:
-        # Invalid byte sequences become U+FFFD; `encode` does not return such ids.
+        # Bytes that are not UTF-8 become U+FFFD; `encode` never returns ids of such bytes.
         row = tf.RaggedTensor.from_row_lengths(ids.astype(np.int32), np.array([len(ids)], np.int64))
         return self.operations[1](row).numpy()[0]
 
     @functools.cached_property
     def operations(self) -> tuple[Any, Any]:
-        """Graph functions of UTF-8 lines to int32 ragged ids, without checks, and back."""
+        """Graph functions that encode UTF-8 lines to int32 ragged ids, and decode such ids.
+
+        They check nothing.
+        """
 
         def operation() -> tensorflow_text.SentencepieceTokenizer:
-            # Created within each function and never kept: the operation that loads the model owns
-            # it, and TensorFlow drops operations outside functions when the random seed is set.
+            # Each function creates its own, and no variable keeps it. The operation that loads the
+            # model owns the model, and TensorFlow drops operations outside functions when the
+            # random seed is set.
             return tensorflow_text.SentencepieceTokenizer(model=self.model, out_type=tf.int32)
 
         lines = tf.TensorSpec([None], tf.string)

@@ -1,8 +1,7 @@
-"""Rule that splits text into words, and the tokenizers of words and of token ids."""
+"""Tokenizer of words, and the rule that splits text into words."""
 
 import dataclasses
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -10,17 +9,23 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer, decode_utf8
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.data.tokenizers.tokenizer import (
+    OPTIONS_FILE,
+    TOKENS_FILE,
+    InvalidTextError,
+    Tokenizer,
+    decode_utf8,
+)
+from txl_tf.storage.strict_json import json_file, parse_json
 
 
 def join_words(
     token_ids: np.ndarray, tokens: Sequence[bytes], mark_id: int | None, is_double: bool
 ) -> bytes:
-    """Joins words with spaces and replaces each line mark by a line feed.
+    """Joins words with spaces, and writes a line feed for each token that marks a line.
 
-    With `is_double`, marks come in pairs and the first of each pair is dropped; ids that begin
-    within a line begin with a second mark.
+    With `is_double`, a line has a mark before and after it, and the mark before it is dropped. Ids
+    that begin with a mark begin a line. Other ids begin within a line, which their first mark ends.
     """
     if mark_id is None:
         return b" ".join(map(tokens.__getitem__, token_ids))
@@ -33,10 +38,10 @@ def join_words(
     return b" ".join(words).replace(b" \n", b"\n").replace(b"\n ", b"\n")
 
 
-# This byte never occurs in UTF-8, so it is no word.
+# Stands for a token that marks a line. This byte never occurs in UTF-8, so it is not a word.
 LINE_MARK = b"\xff"
-# White space of `str.split` that `bytes.split` does not split at. Each pattern begins with a fixed
-# byte, which makes the search as fast as memory.
+# White space at which `str.split` splits and `bytes.split` does not. Each pattern begins with a
+# fixed byte, so that the search is as fast as memory.
 _WIDE_SPACES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -52,16 +57,16 @@ _SEPARATORS = (b"\x1c", b"\x1d", b"\x1e", b"\x1f")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordRule(FrozenConfig):
-    """Splitting rule of the official Transformer-XL code.
+    """Rule of the official Transformer-XL code that splits text into words.
 
     Lines end at LF, CR LF or CR. Words are separated by Unicode white space as in `str.split`,
-    including U+00A0 and U+2028. NUL and the byte order mark U+FEFF stay in words.
+    which includes U+00A0 and U+2028. NUL and the byte order mark U+FEFF are parts of words.
 
     Args:
         lower_case: bool. If `True`, words are converted to lower case. Defaults to `False`.
         add_eos: bool. If `True`, a token follows every line, also an empty one. Defaults to
             `False`.
-        add_double_eos: bool. If `True`, a token comes before and after every line, as for the
+        add_double_eos: bool. If `True`, a token is before and after every line, as for the
             independent sentences of One Billion Word. Defaults to `False`.
     """
 
@@ -78,21 +83,22 @@ class WordRule(FrozenConfig):
 
     @property
     def marks_lines(self) -> bool:
-        """True if lines are marked by a token."""
+        """True if tokens mark lines."""
         return self.add_eos or self.add_double_eos
 
     @property
     def eos_token(self) -> str | None:
-        """Token that marks lines in the official code, or `None` if lines are not marked."""
+        """Token that marks lines, as in the official code; `None` if lines are not marked."""
         return "<eos>" if self.add_eos else "<S>" if self.add_double_eos else None
 
     def split(
         self, text: bytes, begins_line: bool = True, ends_document: bool = True
     ) -> list[bytes]:
-        """Splits UTF-8 text, or a piece, into words; InvalidTextError for other text.
+        """Splits a document, or a piece of one, into words; InvalidTextError if it is not UTF-8.
 
-        `LINE_MARK` stands for each token of a line. The flags tell if the text begins a line, and
-        if the document ends with it, which completes a last line without a line end.
+        `LINE_MARK` stands for each token that marks a line. `begins_line` tells whether the text
+        begins a line. `ends_document` tells whether the document ends with the text; a last line
+        without a line end is then complete.
         """
         text = self._normalise(text)
         if not self.marks_lines:
@@ -123,15 +129,12 @@ class WordRule(FrozenConfig):
         return text
 
 
-_OPTIONS_FILE = "vocabulary.json"
-_TOKENS_FILE = "vocabulary.txt"
-
-
 class RuleTokenizer(Tokenizer):
-    """Base class of tokenizers whose text is split into words by a `WordRule`.
+    """Base class of tokenizers that split text into words by a `WordRule`.
 
     Raises ValueError unless the tokens are different words, or pieces of words after
-    `suffix_indicator`, and include the rule's `eos_token` and `unknown_token` if there are such.
+    `suffix_indicator`. The `eos_token` of the rule and `unknown_token` must be among them unless
+    they are `None`.
     """
 
     reads_lines = True
@@ -157,29 +160,26 @@ class RuleTokenizer(Tokenizer):
         self.tokens = [token.encode() for token in tokens]
         self.vocabulary_size = len(tokens)
         self.mark_id = None if eos_token is None else list(tokens).index(eos_token)
+        # With a mark before and after it, each line is a sentence of its own.
+        self.end_token_id = self.mark_id if rule.add_double_eos else None
         self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
-
-    @property
-    def end_token_id(self) -> int | None:
-        # With marks at both ends, each line is a separate sentence.
-        return self.mark_id if self.rule.add_double_eos else None
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        options = parse_json(files[_OPTIONS_FILE])
-        del options["eos_token"]  # the rule has it
+        options = parse_json(files[OPTIONS_FILE])
+        del options["eos_token"]  # The rule determines it.
         unknown_token = options.pop("unknown_token")
-        tokens = files[_TOKENS_FILE].decode().removesuffix("\n").split("\n")
+        tokens = files[TOKENS_FILE].decode().removesuffix("\n").split("\n")
         return cls(tokens, WordRule.from_dict(options), unknown_token=unknown_token)
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the tokens, one per line, and the options."""
+        """Names and contents of the files: the tokens, one on each line, and the options."""
         options: dict[str, Any] = self.rule.to_dict()
         options |= {"eos_token": self.rule.eos_token, "unknown_token": self.unknown_token}
         return {
-            _TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
-            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+            TOKENS_FILE: b"\n".join(self.tokens) + b"\n",
+            OPTIONS_FILE: json_file(options),
         }
 
     def token_texts(self) -> list[bytes]:
@@ -189,8 +189,8 @@ class RuleTokenizer(Tokenizer):
         return join_words(ids, self.tokens, self.mark_id, self.rule.add_double_eos)
 
 
-# WikiText writes these characters within words between spaces and signs. The detokenizer of Moses,
-# whose tokenizer made it, joins them in the same way.
+# WikiText writes a hyphen, comma or point within a word between spaces and `@`. It was tokenized by
+# Moses, whose detokenizer joins such words in the same way.
 _MARKS = (b"@-@", b"@,@", b"@.@")
 _MARK = re.compile(" @([-,.])@ ")
 _BEGUN_MARK = re.compile(r" (@([-,.]@?)?)?\Z")
@@ -199,9 +199,10 @@ _BEGUN_MARK = re.compile(r" (@([-,.]@?)?)?\Z")
 class WordTokenizer(RuleTokenizer):
     """Word tokenizer with a fixed vocabulary and the rules of the official code.
 
-    White space is not kept: `decode` puts one space between words, and a line feed for the token of
-    a line. With `joins_marks`, readable text joins words at WikiText's marks `@-@`, `@,@` and `@.@`
-    (`well-known`), which `encode` reads as other words. Raises ValueError as `RuleTokenizer` does.
+    White space is lost: `decode` writes one space between words, and a line feed for a token that
+    marks a line. With `joins_marks`, readable text joins words at the marks `@-@`, `@,@` and `@.@`
+    of WikiText, as in `well-known`. `encode` reads the joined text as other words. Raises
+    ValueError as `RuleTokenizer` does.
     """
 
     kind = "words"
@@ -220,7 +221,7 @@ class WordTokenizer(RuleTokenizer):
 
     def num_certain(self, readable: str) -> int:
         certain = super().num_certain(readable)
-        # A possible mark at the end becomes shorter when the next word follows.
+        # What may be the beginning of a mark at the end is shortened if the next word follows.
         mark = _BEGUN_MARK.search(readable, 0, certain) if self.joins_marks else None
         return certain if mark is None else mark.start()
 
@@ -241,51 +242,3 @@ class WordTokenizer(RuleTokenizer):
             "which has no token for unknown words."
         )
         return InvalidTextError(reason, text, len(characters[: match.start()].encode()))
-
-
-class IdTokenizer(WordTokenizer):
-    """Tokenizer whose text is token ids: words between white space, each a number or a label.
-
-    Decoded text has the label of an id, with `_` for white space in it, or the number where the
-    label is missing, empty, a number itself or the label of an earlier id. So
-    `encode(decode(ids)) == ids` for any labels.
-
-    Args:
-        vocabulary_size: int. Number of ids.
-        labels: sequence of str, in the order of their ids. Defaults to none.
-
-    Example:
-    ```python
-    tokenizer = txl_tf.data.IdTokenizer(3, ["Bar", "Note On 60"])
-    assert tokenizer.decode([0, 1, 2]) == "Bar Note_On_60 2"
-    assert list(tokenizer.encode("Bar 1 2")) == [0, 1, 2]
-    ```
-    """
-
-    kind = "ids"
-    reads_lines = False
-
-    def __init__(self, vocabulary_size: int, labels: Sequence[str] = ()) -> None:
-        if not len(labels) <= vocabulary_size or vocabulary_size < 1:
-            raise ValueError(
-                "`vocabulary_size` must be positive, and at least the number of labels. "
-                f"Received: vocabulary_size={vocabulary_size} and {len(labels)} labels"
-            )
-        self.labels = list(labels)
-        words = list(map(str, range(vocabulary_size)))
-        ids = {word: number for number, word in enumerate(words)}
-        for number, label in enumerate("_".join(each.split()) for each in labels):
-            if label and ids.setdefault(label, number) == number:
-                words[number] = label
-        super().__init__(words, WordRule())
-        self.ids = {word.encode(): number for word, number in ids.items()}
-
-    @classmethod
-    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        return cls(**parse_json(files[_OPTIONS_FILE]))
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Name and content of the file: the number of ids, and their labels."""
-        values = {"vocabulary_size": self.vocabulary_size, "labels": self.labels}
-        return {_OPTIONS_FILE: (json.dumps(values, indent=0) + "\n").encode()}

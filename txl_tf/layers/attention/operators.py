@@ -1,45 +1,68 @@
-"""Ways to compute the attention of a layer, one object for each kind of device.
+"""Ways to compute the attention of a layer, one operator for each kind of device.
 
-`bind` of an operator takes the `VisibleKeys` of a call. It returns a function of a layer, its
-`Projections`, a dropout seed and `training`, which returns the attended values `(B, T, N * H)` and
-the next `KeysAndValues`.
+An operator knows how memory lies on its kind of device. `bind` fixes the keys that are visible in
+one call of a model; all layers of the model then share the result.
 
 Shape letters used in this module:
   B rows of memory, W rows that share one of them, R = B * W rows, T tokens, M memory length,
-  K = M + T key length, J = K + 1 columns of distances, C tokens of a part of the segment or
-  capacity for recent tokens, N heads, H head width.
+  K = M + T key length, C tokens of a part of the segment or capacity for recent tokens, N heads,
+  H head width.
 """
 
 import dataclasses
 import functools
 import itertools
-from typing import Any
+from typing import Any, Protocol
 
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import KeysAndValues
+from txl_tf.layers.attention.projections import KeysAndValues, Projections
 from txl_tf.layers.visible_keys import VisibleKeys, mask_of_first_keys
 
 
-@dataclasses.dataclass(frozen=True)
-class AllHeads:
-    """All rows and heads in one product."""
+class Attend(Protocol):
+    """Function that computes the attention of any layer to the keys that were bound."""
+
+    def __call__(
+        self, layer: Any, projections: Projections, dropout_seed: Any = None, training: bool = False
+    ) -> tuple[Any, Any]:
+        """Returns the attended values `(B, T, N * H)`, and what memory keeps next.
+
+        The second result has a meaning only if the projections have `kept`.
+        """
+
+
+class AttentionOperator(Protocol):
+    """Way to compute the attention of a layer, for one kind of device."""
 
     def num_places(self, memory_length: int) -> int:
         """Returns the places of a memory that remembers `memory_length` tokens."""
-        return memory_length
 
     def part_tokens(self, num_tokens: int, segment_length: int) -> int:
         """Returns how many of `T` tokens attend together, which sets the number of distances."""
+
+    def arranged(self, keys: Any, values: Any) -> Any:
+        """Arranges keys and values `(B, M, N, H)` as memory holds them."""
+
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
+        """Returns the function that attends to the visible keys, in a compute dtype."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AllHeads(AttentionOperator):
+    """Operator that computes all rows and heads in one product."""
+
+    def num_places(self, memory_length: int) -> int:
+        return memory_length
+
+    def part_tokens(self, num_tokens: int, segment_length: int) -> int:
         return num_tokens
 
     def arranged(self, keys: Any, values: Any) -> KeysAndValues:
-        """Arranges keys and values `(B, M, N, H)` as memory holds them."""
         return KeysAndValues(ops.transpose(keys, [0, 2, 3, 1]), ops.transpose(values, [0, 2, 1, 3]))
 
-    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
-        """Returns the function that attends to some keys, in a compute dtype."""
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
         mask = visible.mask_over_distances(dtype)
 
         def attend(layer, projections, dropout_seed=None, training=False):
@@ -50,7 +73,7 @@ class AllHeads:
 
 
 def remembered(together: KeysAndValues, visible: VisibleKeys) -> KeysAndValues:
-    """Returns the last places of keys and values of memory and segment."""
+    """Returns the last places of the keys and values of memory and segment."""
     return KeysAndValues(
         functional.last_positions(together.keys, 3, visible.lengths, visible.num_places),
         functional.last_positions(together.values, 2, visible.lengths, visible.num_places),
@@ -59,30 +82,32 @@ def remembered(together: KeysAndValues, visible: VisibleKeys) -> KeysAndValues:
 
 @dataclasses.dataclass(frozen=True)
 class HeadByHead(AllHeads):
-    """One head of one row after the other, for few rows on a processor with caches.
+    """Operator that computes one head of one row after the other, without dropout.
 
-    The scores of one head and a part of the segment fit in a cache, and for them
+    The scores of one head and a part of the segment fit in a cache, and their
     `functional.relative_shift` is a view. A part attends only as far back as its memory. The
-    program grows with heads and rows, so it suits neither compilers nor many rows. It has no
-    dropout.
+    program grows with the number of heads and rows, so it suits neither compilers nor many rows.
+
+    Attributes:
+        tokens_together: int. Tokens of a part, rounded down to whole segments, but at least one
+            segment. The scores of 256 queries of a head fit in a cache, and their products are
+            large enough to be fast.
     """
 
     tokens_together: int = 256
-    """Tokens of a part. Scores of so many queries of a head fit in a cache, and their products are
-    large enough."""
 
     def part_tokens(self, num_tokens: int, segment_length: int) -> int:
         num_segments = max(1, self.tokens_together // segment_length)
         return min(num_tokens, num_segments * segment_length)
 
-    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
-        together = self.part_tokens(visible.num_tokens, visible.segment_length)
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
+        part_length = self.part_tokens(visible.num_tokens, visible.segment_length)
         first_keys = visible.first_keys()
         first_keys = ops.broadcast_to(first_keys, [first_keys.shape[0], visible.num_tokens])
         masks = []
-        for start in range(0, visible.num_tokens, together):
-            length = min(together, visible.num_tokens - start)
-            # Counted from the first key of this part.
+        for start in range(0, visible.num_tokens, part_length):
+            length = min(part_length, visible.num_tokens - start)
+            # The indices of keys count from the first key of this part.
             first = ops.maximum(first_keys[:, start : start + length] - start, 0)
             key_length = visible.num_places + length  # M + C
             masks.append(mask_of_first_keys(first, length, key_length, dtype))
@@ -103,10 +128,10 @@ def _attend_by_head(layer, projections, masks):
     keys, values = _matrices(together.keys), _matrices(together.values)
     memory_length = values[0].shape[0] - num_tokens
     distances = ops.unstack(projections.distances.keys, axis=0)
-    added = projections.distances.scores
-    of_rows = [ops.unstack(mask, axis=0) for mask in masks]
+    distance_scores = projections.distances.scores
+    masks_by_row = [ops.unstack(mask, axis=0) for mask in masks]
     starts = itertools.accumulate((mask.shape[1] for mask in masks[:-1]), initial=0)
-    parts = list(zip(starts, of_rows, strict=True))
+    parts = list(zip(starts, masks_by_row, strict=True))
 
     def attend(index, start, masks_of_rows):
         """Returns the result `(C, H)` of one head of one row for the tokens of a part."""
@@ -115,10 +140,10 @@ def _attend_by_head(layer, projections, masks):
         length, width = mask.shape
         tokens = slice(start, start + length)
         seen = slice(start, start + memory_length + length)
-        # The surplus distances are too far.
+        # The nearest distances are in the last columns; a part needs no farther ones.
         scores = ops.matmul(distance_queries[index][tokens], distances[head][:, -width:]) + mask
-        if added is not None:
-            scores = scores + added[head, :, -width:]
+        if distance_scores is not None:
+            scores = scores + distance_scores[head, :, -width:]
         contents = ops.matmul(content_queries[index][tokens], keys[index][:, seen])
         scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
         probabilities = ops.cast(functional.softmax_over_keys(scores), values[index].dtype)
@@ -149,7 +174,7 @@ def _shifted(scores):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneToken(AllHeads):
-    """One token per row, in an order in which memory is only read.
+    """Operator for one token per row, which only reads memory.
 
     Moving memory by one place for every token would cost more than all arithmetic on it: with
     `N * H` = 512 and M = 1,600, keys and values of a row in one layer have 6.6 MB in float32, and a
@@ -158,20 +183,23 @@ class OneToken(AllHeads):
     rows several rows may share, such as the beams of one text, and of the recent tokens, which are
     returned.
 
-    If memory is empty, as its tokens are in place among the recent ones, the token is written
-    first. Then one softmax over one tensor suffices, in half as many kernels on a GPU.
+    If `num_places_read` is 0, the tokens of memory are already in place among the recent ones, and
+    a token is written before it attends. Then one softmax over one tensor suffices, in half as many
+    kernels on a GPU.
+
+    Attributes:
+        position: int32 number. Recent tokens before this one, and the place that it is written to.
+        num_places_read: int. Places of memory, 0 or `M`.
+        capacity: int. Places for recent tokens, `C`.
+        num_rows: int. Rows that read, `R`.
     """
 
     position: Any
-    """Recent tokens, an int32 number."""
     num_places_read: int
-    """Places of memory, 0 or `M`."""
     capacity: int
-    """`C`."""
     num_rows: int
-    """`R`."""
 
-    def bind(self, visible: VisibleKeys, dtype: Any) -> Any:
+    def bind(self, visible: VisibleKeys, dtype: Any) -> Attend:
         num_places, reach = self.num_places_read, visible.memory_length
         farthest = reach if visible.farthest is None else visible.farthest
         # Places of memory come first, then those of recent tokens. The token's own place is
@@ -189,10 +217,12 @@ class OneToken(AllHeads):
         zero = functional.at_least_float32(ops.zeros((), dtype))
         scores = functional.mask_scores(zero, allowed)
         masks = scores[..., :num_places], scores[..., num_places:]  # [R, 1, 1, M], [R, 1, 1, C]
-        return functools.partial(self._attend, masks)
+        return functools.partial(self._attend, *masks)
 
-    def _attend(self, masks, layer, projections, dropout_seed=None, training=False):
-        # With one token, heads are in order for either axis first.
+    def _attend(
+        self, memory_mask, recent_mask, layer, projections, dropout_seed=None, training=False
+    ):
+        # Numbers of one token have the same order as `(R, 1, N, H)` and as `(R, N, 1, H)`.
         shape = [-1, layer.num_heads, 1, layer.head_dim]
         content_query, distance_query = (
             ops.reshape(each, shape) for each in layer.queries(projections)
@@ -206,24 +236,24 @@ class OneToken(AllHeads):
         scores = self._scores_of_distances(distance_query, projections.distances)
         scores = scores[..., 1:]  # column 0 belongs to no distance
         scores = ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)  # [R, N, 1, M + 1]
-        # Scores of M, C and 1 keys stay apart, as no tensor holds the keys of all.
-        of_memory, of_recent, of_itself = self._by_place(scores)
-        of_recent = of_recent + ops.matmul(content_query, recent.keys)
-        scores = [functional.at_least_float32(of_recent) + masks[1]]
+        # The scores of M, C and 1 keys are three tensors, because no tensor holds all keys.
+        memory_scores, recent_scores, own_score = self._by_place(scores)
+        recent_scores = recent_scores + ops.matmul(content_query, recent.keys)
+        scores = [functional.at_least_float32(recent_scores) + recent_mask]
         if not is_in_place:
-            of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
-            scores.append(functional.at_least_float32(of_itself))
-            of_memory = of_memory + self._product_of_memory(content_query, memory.keys)
-            scores.append(functional.at_least_float32(of_memory) + masks[0])
+            own_score = own_score + ops.sum(content_query * key, axis=-1, keepdims=True)
+            scores.append(functional.at_least_float32(own_score))
+            memory_scores = memory_scores + self._product_of_memory(content_query, memory.keys)
+            scores.append(functional.at_least_float32(memory_scores) + memory_mask)
         weights, total = unnormalized_softmax(scores)
         weights = [ops.cast(each, value.dtype) for each in weights]
         attended = ops.matmul(weights[0], recent.values)  # [R, N, 1, H]
         if not is_in_place:
-            of_memory = self._product_of_memory(weights[2], memory.values)
-            attended = attended + weights[1] * value + of_memory
-            # After all reads, so that no compiler for processors keeps a copy for them.
+            memory_values = self._product_of_memory(weights[2], memory.values)
+            attended = attended + weights[1] * value + memory_values
+            # The write follows all reads, so that no compiler for CPUs copies the places for them.
             recent = self._written(recent, key, value)
-        # Divide last: the result is smaller than the weights.
+        # The division is last, because the result has fewer numbers than the weights.
         attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
         return ops.reshape(attended, [self.num_rows, 1, layer.num_heads * layer.head_dim]), recent
 
@@ -239,7 +269,7 @@ class OneToken(AllHeads):
         if rows_per_memory == 1:
             return ops.matmul(rows, memory)
         # The W rows that share a memory become the rows of one matrix. So memory is read once for
-        # all of them, and not repeated.
+        # all W rows.
         _, num_heads, _, width = rows.shape
         grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
         products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
@@ -266,8 +296,8 @@ class OneToken(AllHeads):
         padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], padding])
         shape = [*scores.shape[:2], 1, num_places]
         by_place = ops.slice(padded, [0, 0, 0, self.capacity - self.position], shape)
-        of_memory = by_place[..., : self.num_places_read]
-        return of_memory, by_place[..., self.num_places_read :], scores[..., -1:]
+        memory_scores = by_place[..., : self.num_places_read]
+        return memory_scores, by_place[..., self.num_places_read :], scores[..., -1:]
 
 
 def written(recent: KeysAndValues, position: Any, key: Any, value: Any) -> KeysAndValues:

@@ -1,6 +1,7 @@
-"""Configuration of a converted model: found in shapes, given, stored beside them, or assumed.
+"""Configuration of a converted model, merged from several sources.
 
-Published models are recognised by depth, width and the first cutoff.
+Sizes come from the shapes of the tensors. Other fields are settings of the caller, stored beside
+the tensors, or assumed, see `merge_config`.
 """
 
 import dataclasses
@@ -9,16 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
+from txl_tf.config.limits import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.tensors import differences_error
+from txl_tf.convert.foreign_tensors import differences_error
 from txl_tf.errors import MismatchError, errors_as
 
-Shape = tuple[int, ...]
-
-_DEFAULT_SEGMENT_LENGTH = 128
-
-# Layers, hidden width and first cutoff of published models, and their evaluation and dropout.
+# Settings of published models, which are recognised by layers, hidden width and first cutoff.
 _PUBLISHED_FIELDS = (
     "segment_length",
     "memory_length",
@@ -37,6 +34,7 @@ _PUBLISHED: dict[tuple[int, int, int | None], tuple[Any, ...]] = {
     (18, 1024, 60000): (32, 128, None, 0.1, 0.0, True),
     (24, 1280, 60000): (32, 128, None, 0.05, 0.05, True),
 }
+# Stand-ins for sizes, with which settings are checked before a checkpoint is read.
 _ANY_SIZES = {
     "vocabulary_size": MAX_TOKEN_IDS,
     "num_layers": 1,
@@ -49,34 +47,38 @@ _ANY_SIZES = {
 }
 
 
-def required_shape(shapes: dict[str, Shape], name: str, num_axes: int, where: str) -> Shape:
+def required_shape(
+    shapes: dict[str, tuple[int, ...]], name: str, num_axes: int, where: str
+) -> tuple[int, ...]:
     """Returns the shape of a tensor that every checkpoint of this kind has.
 
-    Raises MismatchError if it is missing or has another number of axes.
+    Raises MismatchError if the tensor is missing, is empty or has another number of axes.
     """
     if name not in shapes:
         raise differences_error({"missing": [name]}, where)
     if len(shapes[name]) != num_axes or 0 in shapes[name]:
-        text = f"{name} has shape {shapes[name]}, not {num_axes} axes"
-        raise differences_error({"misshapen": [text]}, where)
+        raise differences_error(
+            {"misshapen": [f"{name} has shape {shapes[name]}, not {num_axes} axes"]}, where
+        )
     return shapes[name]
 
 
 def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
-    """Counts layers or clusters by the numbers in tensor names."""
+    """Counts layers or clusters by the numbers in tensor names, which begin at 0."""
     matches = (re.match(pattern, name) for name in shapes)
     numbers = {int(match.group(1)) for match in matches if match}
     highest = max(numbers, default=-1)
-    # A number far beyond the others belongs to an unexpected tensor.
+    # A number far above the others belongs to an unexpected tensor, which an error should name.
     return highest + 1 if highest < 2 * len(numbers) else len(numbers)
 
 
 def vocabulary_sizes(
-    tables: list[Shape], cutoffs: tuple[int, ...] | None, where: str
+    tables: list[tuple[int, ...]], cutoffs: tuple[int, ...] | None, where: str
 ) -> dict[str, Any]:
-    """Infers the vocabulary from the tables of the embedding; several tables tell the cutoffs.
+    """Infers the fields of the vocabulary from the shapes of the tables of the embedding.
 
-    Raises MismatchError if their widths do not fall by one factor.
+    Several tables, one for each cluster, also tell the cutoffs and replace `cutoffs`. Raises
+    MismatchError if their widths do not fall by one factor.
     """
     rows, widths = zip(*tables, strict=True)
     if len(tables) > 1:
@@ -100,8 +102,8 @@ def vocabulary_sizes(
 def check_settings(settings: dict[str, Any]) -> None:
     """Checks settings as far as possible without a checkpoint.
 
-    Raises ValueError if one is no such field, is not valid, or has no counterpart in other
-    implementations.
+    Raises ValueError if a setting is no field of `ModelConfig`, is not valid, or does not exist in
+    other implementations.
     """
     config = ModelConfig.from_dict({**_ANY_SIZES, **settings})
     if config.position_encoding != "transformer_xl":
@@ -111,21 +113,22 @@ def check_settings(settings: dict[str, Any]) -> None:
         )
 
 
-def config_from(
+def merge_config(
     sizes: dict[str, Any],
     defaults: dict[str, Any],
     settings: dict[str, Any],
+    stored: dict[str, Any],
     where: str,
-    stored: dict[str, Any] | None = None,
     origins: dict[str, str] | None = None,
 ) -> ModelConfig:
     """Merges a configuration and fills `origins` with the origin of every field, in words.
 
-    Precedence: `sizes` of the tensors, `settings` of the caller, `stored` beside the tensors,
-    `defaults` of the implementation, published model. Raises MismatchError if they contradict the
-    tensors or make no model, ValueError if a setting is not valid or the memory length is missing.
+    The sources are, in descending precedence: `sizes` of the tensors, `settings` of the caller,
+    fields `stored` beside the tensors, `defaults` of the implementation, and the published model of
+    these sizes. Raises MismatchError if `settings` or `stored` contradict the sizes, or if the
+    fields describe no model. Raises ValueError if a setting is not valid, or if no source has the
+    memory length.
     """
-    stored = stored or {}
     differing = [
         f"{name} is {sizes[name]!r} in the tensors, not {value!r}"
         for name, value in {**stored, **settings}.items()
@@ -148,7 +151,7 @@ def config_from(
     cutoffs = sizes.get("cutoffs") or (None,)
     published = _PUBLISHED.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), ())
     sources: dict[str, Mapping[str, Any]] = {
-        "assumed: the default": {"segment_length": _DEFAULT_SEGMENT_LENGTH},
+        "assumed: the default": {"segment_length": 128},
         "assumed: as in the published model of these sizes": dict(
             zip(_PUBLISHED_FIELDS, published, strict=False)
         ),
@@ -158,12 +161,11 @@ def config_from(
         "found in the tensors": sizes,
     }
     values: dict[str, Any] = {}
-    found = {field.name: "assumed: the default" for field in dataclasses.fields(ModelConfig)}
+    origins = {} if origins is None else origins
+    origins |= {field.name: "assumed: the default" for field in dataclasses.fields(ModelConfig)}
     for origin, source in sources.items():
         values |= source
-        found |= dict.fromkeys(source, origin)
-    if origins is not None:
-        origins |= found
+        origins |= dict.fromkeys(source, origin)
     if "memory_length" not in values:
         raise ValueError(
             "`memory_length` must be given: the checkpoint does not store it, nor has it the sizes "

@@ -1,4 +1,4 @@
-"""Mean attention of a model by distance.
+"""Profile of a model's attention: the mean probability of each distance, for every head.
 
 Shape letters used in this module: B rows, T segment length, M memory length,
 K = M + T key length, L layers, N heads, H head width, D hidden width.
@@ -12,7 +12,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
-from txl_tf.layers.attention import RelativeAttention
+from txl_tf.layers.attention.relative_attention import RelativeAttention
 from txl_tf.layers.compiled_parts import compiled, exact_products
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -22,7 +22,9 @@ TERMS = {
     "b": "content and position",
     "d": "position bias",
 }
-"""Score terms that are averaged separately; (c) does not depend on positions."""
+"""Score terms that are averaged separately, by their letter in `score_terms`.
+
+Term (c) is missing: it depends on the key alone, and so on no position."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,15 +36,15 @@ class AttentionProfile:
     """
 
     attention: np.ndarray
-    """Float64 `(L, N, M + 1)`: mean probability of each distance. Sums to 1 over them."""
+    """Float64 `(L, N, M + 1)`: mean probability of each distance; the sum of a head is 1."""
     terms: dict[str, np.ndarray]
-    """Mean attention by the softmax of one term of the score alone, by the keys of `TERMS`.
+    """Mean attention if the score were one term only, by the keys of `TERMS`.
 
     Empty for a model whose scores have no such terms."""
     entropy: np.ndarray
-    """Float64 `(L, N)`: mean entropy of the distribution of a query, in nats."""
+    """Float64 `(L, N)`: mean entropy of a query's attention, in nats."""
     memory_attention: np.ndarray
-    """Float64 `(L, N)`: mean probability of the `M` tokens before a query together."""
+    """Float64 `(L, N)`: mean sum of the probabilities of the `M` tokens before a query."""
     num_queries: int
     """Number of averaged queries."""
 
@@ -60,9 +62,13 @@ class AttentionProfile:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all arrays by name, for an `.npz` file."""
-        names = ("attention", "mean_distance", "entropy", "memory_attention")
-        arrays = {name: getattr(self, name) for name in names}
-        return arrays | {f"term_{name}": array for name, array in self.terms.items()}
+        return {
+            "attention": self.attention,
+            "mean_distance": self.mean_distance,
+            "entropy": self.entropy,
+            "memory_attention": self.memory_attention,
+            **{f"term_{name}": array for name, array in self.terms.items()},
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures of heads and layers as plain JSON types; layers and heads from 1."""
@@ -85,10 +91,13 @@ class AttentionProfile:
 class AttentionProfiler:
     """Measurement of the mean attention of every head by distance.
 
-    Every query must see the same distances, 0 to `M`; otherwise only late queries would contribute
-    to the far ones. So the model has `same_length`, see `profiled_config`, and only queries with
-    `M` tokens before them may be counted. The profile then shows the model as it reads token by
+    Every counted query must see the same distances, 0 to `M`. Otherwise only late queries would
+    contribute to large distances. So the model needs `same_length`, see `profiled_config`, and a
+    counted query needs `M` tokens before it. The profile then shows the model as it reads token by
     token with a memory of `M`, for any segment length.
+
+    `add` reads the segments of a text in order. `result` and `last_rows` then need a segment with
+    counted queries.
     """
 
     def __init__(
@@ -105,23 +114,20 @@ class AttentionProfiler:
     def add(self, token_ids: np.ndarray, is_counted: np.ndarray) -> None:
         """Reads the next segment `(B, T)` of every row.
 
-        `is_counted`, bool `(B, T)`, selects the queries to average over, each with `M` tokens
-        before it.
+        `is_counted`, bool `(B, T)`, selects the queries to average over.
         """
         memory = self._memory
         if np.all(is_counted[0]):
             self._last = (token_ids, memory)
         inputs = (ops.convert_to_tensor(each) for each in (token_ids, is_counted))
         sums, self._memory = self._step(*inputs, memory)
-        if not np.any(is_counted):
-            return
         for name, array in sums.items():
             # Float32 within a segment, float64 over all segments.
             self._sums[name] = self._sums.get(name, 0.0) + np.asarray(array, np.float64)
         self._num_queries += int(np.sum(is_counted))
 
     def result(self) -> AttentionProfile:
-        """Returns the averages over all counted queries, at least one."""
+        """Returns the averages over all counted queries."""
         means = {name: array / self._num_queries for name, array in self._sums.items()}
         terms = {name: means.pop(name) for name in TERMS if name in means}
         return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)
@@ -130,9 +136,9 @@ class AttentionProfiler:
     def last_rows(self, layer: int, head: int) -> np.ndarray:
         """Computes the attention of one head in the first row, float32 `(T, K)`.
 
-        It uses the last segment in which all queries of the first row were counted, and needs one.
-        Column `j` is the token `M - j` before the segment's first; tokens that a query cannot see
-        are 0.
+        It reads the last segment again in which all queries of the first row were counted. Column
+        `j` is the token at the distance `M - j` before the first token of the segment. Tokens that
+        a query cannot see have the probability 0.
         """
         token_ids, memory = self._last
         hidden_states, _ = self.model.hidden_states(ops.convert_to_tensor(token_ids), memory)
@@ -167,7 +173,7 @@ class AttentionProfiler:
         memory_length = self.model.config.memory_length
         arrays = {name: by_distance(array, memory_length) for name, array in distributions.items()}
         arrays["memory_attention"] = ops.sum(arrays["attention"][..., 1:], axis=-1)
-        # The least normal number: keys out of sight have the probability 0.
+        # Hidden keys have the probability 0; the smallest normal number has a finite logarithm.
         surprise = -probabilities * ops.log(ops.maximum(probabilities, np.finfo("float32").tiny))
         arrays["entropy"] = ops.sum(surprise, axis=-1)  # [B, N, T]
         return {
@@ -184,9 +190,10 @@ def score_terms(
     content_bias: Any = None,
     position_bias: Any = None,
 ) -> tuple[Any, ...]:
-    """Returns the terms (a) to (d) of the scores, `(B, N, T, K)` each, with the layer's scale.
+    """Returns the terms (a) to (d) of the scores, `(B, N, T, K)` each.
 
-    Dai et al. (2019), Section 3.3. Their sum is the input of the softmax before the mask.
+    Dai et al. (2019), Section 3.3. The terms include the layer's scale, so their masked sum is the
+    input of the softmax.
     """
     scale = attention.score_scale
     query = attention.split_heads(attention.query(inputs)) * scale  # [B, T, N, H]
@@ -206,7 +213,7 @@ def score_terms(
 
 
 def profiled_config(config: ModelConfig, segment_length: int, memory_length: int) -> ModelConfig:
-    """Returns the configuration for profiling a model; weights stay the same.
+    """Returns the configuration for profiling a model, which has the same weights.
 
     Raises ValueError if the model has no memory or no relative positions.
     """
@@ -231,8 +238,8 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
 def by_distance(probabilities: Any, memory_length: int) -> Any:
     """Turns probabilities by key `(B, N, T, K)` into probabilities by distance `(B, N, T, M + 1)`.
 
-    Query `t` sees the distance `d` at key `M + t - d`. As in the relative shift, reading with a
-    row length larger by one moves each row by one place.
+    Query `t` sees the distance `d` at key `M + t - d`. As in the relative shift, the array is read
+    again in rows that are longer by one, which moves each query one place further than the last.
     """
     num_rows, num_heads, segment_length, key_length = probabilities.shape
     flat = ops.reshape(probabilities, [num_rows, num_heads, segment_length * key_length])

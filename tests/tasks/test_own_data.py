@@ -1,4 +1,4 @@
-"""Examples of every kind from JSON Lines, CSV and TSV; a fault names its line."""
+"""Examples and records from JSON Lines, CSV and TSV; errors name the line of a fault."""
 
 import csv
 import gzip
@@ -8,7 +8,8 @@ import re
 import pytest
 
 from txl_tf.errors import JobError, UsageError
-from txl_tf.tasks.examples import Columns, Record, read_own_data, read_records
+from txl_tf.tasks.own_data import Columns, read_own_data
+from txl_tf.tasks.record_files import Record, read_records
 
 TEXT = Columns(text=("text",))
 LABELLED = [{"text": "good", "label": "pos"}, {"text": "bad", "label": "neg"}]
@@ -20,7 +21,7 @@ def write_lines(path, *records):
 
 
 def refusal(function, *arguments, code, where, says):
-    """Calls a function that must refuse, and checks exit code, place and words."""
+    """Calls a function that must raise a JobError, and checks exit code, place and message."""
     with pytest.raises(JobError, match=re.escape(says)) as failure:
         function(*arguments)
     error = failure.value
@@ -147,7 +148,7 @@ def test_a_long_field_is_read_and_empty_lines_are_skipped(tmp_path):
     assert (len(record.values["a"]), record.where) == (200_000, f"{path}, line 3")
 
 
-# Without the time of day, so that a case has one name in all processes.
+# The file has no time of day, so the name of the test is the same in all processes.
 CUT = gzip.compress(b'{"a": 1}', mtime=0)[:-9]
 
 

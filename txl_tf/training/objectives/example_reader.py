@@ -21,8 +21,8 @@ class ExamplePlan:
     """Order in which examples are read, shuffled for each epoch.
 
     Each epoch reads every example once. Its last batch is filled with the first examples of the
-    next epoch. SHA-256 and Philox compute the order from fingerprint, seed and epoch. The raw
-    numbers of Philox are the same in every version of NumPy.
+    next epoch. SHA-256 makes a key for Philox from fingerprint, seed and epoch. The raw numbers of
+    Philox, which decide the order, are the same in every version of NumPy.
     """
 
     num_examples: int
@@ -32,15 +32,14 @@ class ExamplePlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which every example is read once; a fraction if epochs share a batch."""
+        """Steps of an epoch; a fraction if epochs share a batch."""
         return self.num_examples / self.num_rows
 
-    def positions(self, step: int) -> np.ndarray:
-        """Returns the example of every row, int64 `[B]`; `step` counts from 0 over all epochs."""
-        return self.examples_of(step, 1)[0]
-
     def examples_of(self, first_step: int, num_steps: int) -> np.ndarray:
-        """Returns the examples of consecutive steps, int64 `[num_steps, B]`."""
+        """Returns the examples of consecutive steps, int64 `[num_steps, B]`.
+
+        `first_step` counts from 0 over all epochs.
+        """
         begin = first_step * self.num_rows
         end = begin + num_steps * self.num_rows
         epochs = range(begin // self.num_examples, -(-end // self.num_examples))
@@ -54,7 +53,7 @@ class ExamplePlan:
 # Consecutive steps mostly use the same epoch.
 @functools.lru_cache(maxsize=4)
 def _shuffled(num_examples: int, text: str) -> np.ndarray:
-    """Sorts the examples by random numbers. Their key is the hash of a text."""
+    """Sorts the examples by random numbers, whose key is the hash of a text."""
     key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
     return np.argsort(np.random.Philox(key=key).random_raw(num_examples), kind="stable")
 
@@ -63,8 +62,8 @@ class ExampleReader:
     """Reader of encoded examples in the order of a plan.
 
     All batches have the length of the longest text, rounded up to whole segments, so that one
-    compiled program serves all. Segments without tokens are skipped. The data sets only use
-    TensorFlow operations, see `TrainingSegments`.
+    compiled program reads all of them. The model skips segments without tokens. The data sets use
+    only TensorFlow operations, see `TrainingSegments`.
     """
 
     def __init__(self, encoded: EncodedExamples, plan: ExamplePlan, segment_length: int) -> None:
@@ -104,7 +103,7 @@ class ExampleReader:
 
     def describe_row(self, step: int, row: int) -> str:
         """Names the example in a row at a step, both counted from 0."""
-        example = self._encoded.examples[int(self._plan.positions(step)[row])]
+        example = self._encoded.examples[self._plan.examples_of(step, 1)[0, row]]
         return f"row {row} ({example.where})"
 
     def count_tokens(self, first_step: int, last_step: int) -> int:

@@ -6,7 +6,7 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tests.small_models import toy_experiment
-from txl_tf.tpu_compiler.program import evaluation_program, traced_trainer, training_program
+from txl_tf.tpu_compiler.run_programs import evaluation_program, traced_trainer, training_program
 
 NUM_REPLICAS = 2
 ROWS = 2

@@ -1,4 +1,4 @@
-"""Profiles of attention by distance, against formulas and oracles."""
+"""Profiles of attention by distance, compared with formulas."""
 
 import math
 
@@ -12,8 +12,8 @@ from tests.layer_checks import causal_mask, randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf import functional
-from txl_tf.evaluation.attention import AttentionProfiler, profiled_config, score_terms
-from txl_tf.layers.attention import RelativeAttention
+from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config, score_terms
+from txl_tf.layers.attention.relative_attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 
 T, M = 3, 5
@@ -27,7 +27,7 @@ def create_model(**changes):
 
 
 def profiler_of(model, token_ids, jit_compile=False):
-    """A profiler of all tokens after the segments that fill the memory."""
+    """Returns a profiler that has counted all tokens after the segments that fill the memory."""
     profiler = AttentionProfiler(model, batch_size=len(token_ids), jit_compile=jit_compile)
     length = model.config.segment_length
     for first in range(0, token_ids.shape[1] - length + 1, length):
@@ -92,7 +92,7 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
 )
 def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, jit_compile):
     token_ids = tokens(24)
-    # The first 6 tokens of 24 fill the memory of 5, whether read by 3 or by 6.
+    # The first 6 tokens of 24 fill the memory of 5, in two segments of 3 or in one of 6.
     profiles = [
         profiler_of(create_model(**changes, segment_length=length), token_ids, jit_compile)
         for length in (3, 6)

@@ -1,0 +1,1 @@
+"""Attention layers, their tensors, and the operators that compute attention by device."""

@@ -1,0 +1,1 @@
+"""Checkpoints of a run: their files, their folder, and saving in the background."""

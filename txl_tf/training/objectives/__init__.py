@@ -1,0 +1,1 @@
+"""Losses that a training step minimizes, and the reader of a task's examples."""
