@@ -1,1 +1,4 @@
-"""Tests of txl_tf; the folders mirror the package."""
+"""Tests of `txl_tf` and `pipelines`; the folders mirror those of the source.
+
+`.github/CONTRIBUTING.md` has a table of the modules that tests share.
+"""

@@ -1,11 +1,11 @@
-"""The adaptive embedding and softmax: the oracle of their tests.
+"""Adaptive embedding and softmax in NumPy: the oracle of their tests.
 
-One token and one cluster at a time, in float64, from the formulas of Baevski
-and Auli (2019) and Grave et al. (2017), with the choice of projections that
-the official TensorFlow code makes. It shares no code with the package.
+Each function computes one token and one cluster at a time, in float64, by the formulas of Baevski
+and Auli (2019) and Grave et al. (2017). It chooses projections as the official TensorFlow code
+does. The module shares no code with the package.
 
-A cluster's weights are a table (ids, width), and a projection (width, D) or
-`None`. Settings are a dict of the constructor arguments that both layers have.
+The weights of a cluster are a table (ids, width), and a projection (width, D) or `None`. Settings
+are a dict of the constructor arguments that both layers have.
 """
 
 import math
@@ -37,7 +37,7 @@ SIZES = [  # division_factor, embedding_dim, cutoffs, for 40 ids and a hidden wi
 
 
 def cluster_bounds(settings):
-    """First id and end of the ids of every cluster."""
+    """Returns the first id and the end of the ids of every cluster."""
     firsts = [0, *settings["cutoffs"]]
     return [
         (first, end)
@@ -46,7 +46,7 @@ def cluster_bounds(settings):
 
 
 def cluster_of(token_id, settings):
-    """Number of the cluster that holds a token, and its place in it."""
+    """Returns the number of the cluster with a token, and the row of the token in its table."""
     for cluster, (first, end) in enumerate(cluster_bounds(settings)):
         if first <= token_id < end:
             return cluster, token_id - first
@@ -54,14 +54,14 @@ def cluster_of(token_id, settings):
 
 
 def cluster_tables(tables, settings):
-    """One table per cluster, cut from the only one if there is only one."""
+    """Returns one table per cluster, cut from the shared table if `division_factor` is 1."""
     if settings["division_factor"] > 1:
         return tables
     return [tables[0][first:end] for first, end in cluster_bounds(settings)]
 
 
 def embedding(token_id, tables, projections, settings):
-    """The embedding of one token: (D,)."""
+    """Returns the embedding of one token: (D,)."""
     cluster, place = cluster_of(token_id, settings)
     row = np.asarray(cluster_tables(tables, settings)[cluster][place], "float64")
     projection = projections[0 if settings["division_factor"] == 1 else cluster]
@@ -69,7 +69,7 @@ def embedding(token_id, tables, projections, settings):
 
 
 def output_projection(cluster, settings, share_tail_projections, own, embeddings):
-    """The projection that one cluster of the softmax uses, or `None`."""
+    """Returns the projection of one cluster of the softmax, or `None`."""
     division_factor, width = settings["division_factor"], settings["embedding_dim"]
     if not settings["cutoffs"] or (share_tail_projections and cluster > 0):
         return embeddings[0 if division_factor == 1 else cluster]
@@ -80,19 +80,19 @@ def output_projection(cluster, settings, share_tail_projections, own, embeddings
 
 
 def logits_of(hidden, table, bias, projection):
-    """Logits of all ids of a table."""
+    """Computes the logits of all ids of a table."""
     features = hidden if projection is None else projection @ hidden
     return np.asarray(table, "float64") @ features + bias
 
 
 def log_softmax(logits):
-    """Log-probabilities of a vector of logits."""
+    """Computes the log-probabilities of a vector of logits."""
     shifted = logits - np.max(logits)
     return shifted - math.log(np.exp(shifted).sum())
 
 
 def log_probabilities(hidden, tables, biases, projections, cluster_weight, cluster_bias, settings):
-    """Log-probabilities of the whole vocabulary after one hidden state (D,)."""
+    """Computes the log-probabilities of the whole vocabulary after one hidden state (D,)."""
     hidden, tables = np.asarray(hidden, "float64"), cluster_tables(tables, settings)
     head = [logits_of(hidden, tables[0], biases[0], projections[0])]
     if settings["cutoffs"]:

@@ -1,4 +1,7 @@
-"""Set-up of every test process: two logical CPUs stand in for two replicas."""
+"""Set-up of every test process, and fixtures that every test uses.
+
+Each process has two logical CPUs, which stand in for two replicas.
+"""
 
 import collections
 import gc
@@ -10,17 +13,17 @@ from txl_tf.storage.files import set_read_ahead
 
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# For jobs in processes of their own with another current folder.
+# Jobs in processes of their own have another current folder and must find this checkout.
 _PATHS = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
-# Read when TensorFlow is loaded: its client of stores tries again at once.
+# TensorFlow reads it when it is loaded. Its client of stores then retries at once.
 os.environ.setdefault("GCS_RETRY_CONFIG_INIT_DELAY_TIME_US", "0")
 set_read_ahead()
 
 import hypothesis
 import pytest
 
-# The same examples everywhere: what a loaded machine takes must not decide a test.
+# Examples are the same everywhere, and the time on a loaded machine must not decide a test.
 hypothesis.settings.register_profile(
     "reproducible",
     deadline=None,
@@ -34,9 +37,10 @@ from pipelines.shell.tensorflow_import import import_tensorflow
 from tests.object_store import object_store, store_process  # noqa: F401
 from tests.pipelines.fork_server import shared_server
 
-# Searches of young objects, each after 7,000 more: below, there is little to free.
+# A search of young objects follows every 7,000 new ones. After fewer searches there is little to
+# free.
 _MANY_SEARCHES = 20
-# Slow ones and others together: a file without selected tests costs no time.
+# The list has slow files and others, because a file without selected tests costs no time.
 _LONGEST_FILES = (
     "tpu_compiler/test_executed_program",
     "distribution/test_pod",
@@ -69,19 +73,19 @@ def pytest_configure(config):
     tf = import_tensorflow()
     from tensorflow.python import pywrap_tfe
 
-    # Idle threads of a pool spin, and the arrays here are too small to be shared among them.
+    # Idle threads of a pool spin, and the arrays of the tests are too small to be divided.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()],
     )
 
-    # Every seed would also drop all kernels, and functions that tests share would be optimized
-    # again for each. Only random operations with a state of their own need it; there are none here.
+    # Each call that sets a seed would also drop all kernels, so functions that tests share would be
+    # optimized again. Only random operations with a state need this, and the tests have none.
     pywrap_tfe.TFE_ContextClearCaches = lambda context: None
 
-    # Tuning is off for the reason that `TrainingSegments` gives; iterators of replicas and of Keras
-    # have it on.
+    # Tuning is off for the reason that `TrainingSegments` gives. Iterators of replicas and of Keras
+    # would turn it on.
     options = tf.data.Options()
     options.autotune.enabled = False
     # Every iterator calls this method, and TensorFlow has no default options to set.
@@ -89,7 +93,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Begins with the files that take longest, or one process would wait for another at the end."""
+    """Puts the longest files first, so that no process waits for another at the end."""
     if not hasattr(config, "workerinput"):
         return
     places = {f"{name}.py": place for place, name in enumerate(_LONGEST_FILES)}
@@ -103,16 +107,16 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What was imported stays: collecting garbage of tests need not look through it."""
+    """Excludes imported objects from searches for garbage, because they stay until the end."""
     gc.collect()
     gc.freeze()
-    # A search of all live objects, mostly traced functions, takes seconds each time.
+    # Each search of all live objects, which are mostly traced functions, takes seconds.
     gc.set_threshold(700, 10, 1_000)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def garbage_of_a_file_ends_with_it():
-    """Collected rarely, the garbage of all files would grow to gigabytes in one process."""
+def collected_garbage():
+    """Frees the garbage of a file after its tests; else it would grow to gigabytes."""
     yield
     if gc.get_count()[-1] >= _MANY_SEARCHES:
         gc.collect()
@@ -121,7 +125,7 @@ def garbage_of_a_file_ends_with_it():
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """The same initial weights in every run of a test."""
+    """Seeds Keras, so that every run of a test has the same initial weights."""
     import keras
 
     keras.utils.set_random_seed(1234)
@@ -129,7 +133,7 @@ def seeded():
 
 @pytest.fixture(autouse=True)
 def chips_as_before(monkeypatch):
-    """A job that runs in this process leaves the chips alone; the next test may look for them."""
+    """Restores `TPU_LOAD_LIBRARY`, which jobs in this process set; the next test may need a TPU."""
     before = os.environ.get("TPU_LOAD_LIBRARY")
     monkeypatch.setenv("TPU_LOAD_LIBRARY", before or "")
     if before is None:
@@ -138,7 +142,7 @@ def chips_as_before(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def signals_as_before():
-    """A run that was stopped in this process ignores signals, and so would what it starts."""
+    """Restores handlers of signals; a stopped run ignores signals, and new processes would too."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
@@ -149,6 +153,6 @@ def signals_as_before():
 
 @pytest.fixture(scope="module")
 def server():
-    """The `ForkServer` of this process."""
+    """Yields the `ForkServer` of this process, and ends its runs after the tests of a file."""
     yield shared_server()
     shared_server().end_runs()

@@ -1,4 +1,4 @@
-"""The Python that docstrings and pages show."""
+"""Examples in Python that docstrings and pages show."""
 
 import ast
 import re
@@ -10,12 +10,14 @@ _FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def blocks_of_python(text):
+    """Returns the code of each fenced block of Python, in their order."""
     return _FENCED.findall(text)
 
 
 def examples_of_docstrings():
+    """Returns the last block of Python of each docstring, by the full name of its definition."""
     result = {}
-    # Every process collects this file, and to parse all sources takes seconds.
+    # Every test process calls this function, and parsing all sources takes seconds.
     for path in (path for path in SOURCES if "```python" in path.read_text()):
         for node in ast.walk(tree_of(path)):
             docstring = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None

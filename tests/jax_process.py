@@ -1,4 +1,4 @@
-"""Processes that run on JAX: a process has one Keras backend."""
+"""Processes on JAX for tests on TensorFlow, because a process has only one Keras backend."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ def start_on_jax(module, *arguments, num_devices=1, **environment):
 
 
 def printed_by(process):
-    """Lines of JSON that a process prints, as one dict."""
+    """Waits for a process and returns the lines of JSON that it prints, as one dict."""
     output, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
     # Libraries for several processes print lines of their own.

@@ -1,4 +1,4 @@
-"""Layers with large weights, and the masks that they draw."""
+"""Inputs and weights of tests of layers: random numbers, masks and seeds of dropout."""
 
 import numpy as np
 from keras import ops
@@ -8,7 +8,7 @@ from txl_tf.layers.visible_keys import VisibleKeys
 
 
 def drawn_seeds(monkeypatch):
-    """Returns a list that gets the seeds of every mask that is drawn from now on."""
+    """Returns a list; every dropout mask that is drawn later appends its seeds."""
     seeds = []
     draw = stateless_random.random_bits
 
@@ -21,7 +21,7 @@ def drawn_seeds(monkeypatch):
 
 
 def causal_mask(num_tokens, memory_length, valid_length=None, farthest=None):
-    """Which keys each query may attend to, bool `(B, 1, T, K)`."""
+    """Returns the keys that each query may attend to, bool `(B, 1, T, K)`."""
     visible = VisibleKeys(
         num_tokens=num_tokens,
         memory_length=memory_length,
@@ -32,23 +32,22 @@ def causal_mask(num_tokens, memory_length, valid_length=None, farthest=None):
 
 
 def random(*shape, seed=0):
-    """Normal float32 numbers."""
+    """Draws float32 numbers of a normal distribution."""
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def built(layer, width):
-    """A layer with large random weights, for inputs of a width."""
+    """Builds a layer for inputs of a width, and gives it large random weights."""
     layer.build((None, None, width))
     randomize_weights(layer)
     return layer
 
 
 def randomize_weights(layer, stddev=0.4, seed=7):
-    """Sets all trainable weights to large random numbers, gains to some around 1.
+    """Sets all trainable weights to large random numbers, and gains to numbers around 1.
 
-    Initial weights hide faults: biases are 0, gains are 1, and scores of
-    almost 0 make every attention uniform. Two layers of one shape get equal
-    weights.
+    Initial weights hide faults: biases are 0, gains are 1, and scores of almost 0 make every
+    attention uniform. Two layers of one shape get equal weights.
     """
     rng = np.random.default_rng(seed)
     for weight in layer.trainable_variables:

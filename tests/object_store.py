@@ -1,10 +1,10 @@
-"""Google Cloud Storage on loopback, for TensorFlow's own client: slow or failing at will.
+"""Server like Google Cloud Storage on this machine, which tests can make slow or let fail.
 
     python -m tests.object_store CERTIFICATE KEY
 
-The client connects through it with `https_proxy` and trusts its certificate. Requests to the
-server itself are orders of a test. It runs in a process of its own, because the client may hold
-Python's lock.
+TensorFlow's own client uses the server as its `https_proxy` and trusts its certificate. A request
+without TLS is an order of a test. The server runs in a process of its own, because the client may
+hold Python's lock.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ import pytest
 _HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 _REWRITE = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)")
 _OBJECTS = re.compile(r"(/upload)?/storage/v1/b/([^/]+)(?:/o(?:/([^/]+))?)?")
-_NOTHING = {"rules": [], "latency_seconds": 0.0}
+_NO_FAULTS = {"rules": [], "latency_seconds": 0.0}
 
 
 class ObjectStore:
-    """A store that runs, and the environment in which TensorFlow's client finds it."""
+    """Running store, and the environment in which TensorFlow's client finds it."""
 
     def __init__(self, port: int, certificate: str) -> None:
         self._port = port
@@ -54,7 +54,7 @@ class ObjectStore:
         self.order(rules=[{"method": method, "path": path, "skip": skip, "count": count}])
 
     def reset(self) -> None:
-        self.order(**_NOTHING, log=[])
+        self.order(**_NO_FAULTS, log=[])
 
     def requests(self) -> list[dict]:
         return self.order()["log"]
@@ -93,7 +93,7 @@ def store_process(tmp_path_factory) -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def object_store(store_process, monkeypatch) -> Iterator[ObjectStore]:
-    """A store that this process reaches under `gs://`; each test has a bucket of its own name."""
+    """Yields a store that this process reaches under `gs://`; tests use different buckets."""
     for name, value in store_process.environment.items():
         monkeypatch.setenv(name, value)
     store_process.reset()
@@ -102,7 +102,7 @@ def object_store(store_process, monkeypatch) -> Iterator[ObjectStore]:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """Objects, faults and counts."""
+    """Server with its objects, the rules of its faults, and a log of the requests."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -172,7 +172,7 @@ class _Server(http.server.ThreadingHTTPServer):
         return (206, part) if part else (416, b"")
 
     def answer(self, method: str, host: str, target: str, headers: dict, body: bytes) -> tuple:
-        """Status and content of an answer, and its headers if there are any."""
+        """Returns the status and the content of an answer, and its headers if it has any."""
         path, _, query = target.partition("?")
         options = dict(urllib.parse.parse_qsl(query))
         if host == _HOSTS[1]:
@@ -191,7 +191,7 @@ class _Server(http.server.ThreadingHTTPServer):
         if is_upload:
             content_range = headers.get("content-range", "")
             if content_range.startswith("bytes */") and content_range != "bytes */0":
-                return 308, b""  # how much is there: nothing
+                return 308, b""  # the client asks how much is stored: nothing
             if options.get("ifGenerationMatch") == "0" and (bucket, name) in self.objects:
                 return 412, b""
             return self.put(bucket, name, body)
@@ -245,7 +245,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 
     def _body(self) -> bytes:
-        """The body; an upload comes in chunks, and its length header means nothing."""
+        """Reads the body; an upload comes in chunks, so its header of the length is ignored."""
         if self.headers.get("transfer-encoding", "") != "chunked":
             return self.rfile.read(int(self.headers.get("content-length", 0)))
         body = bytearray()
@@ -263,14 +263,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(("\r\n".join(head) + "\r\n\r\n").encode() + body)
 
     def log_message(self, *arguments: object) -> None:
-        """The requests are counted, not printed."""
+        """Prints nothing; the server logs the requests."""
 
 
 def main() -> None:
     server = _Server(*sys.argv[1:3])
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdin.read()  # ends with the process of the tests, even if that is killed
+    sys.stdin.read()  # ends when the process of the tests ends, even by a signal
 
 
 if __name__ == "__main__":

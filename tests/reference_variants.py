@@ -1,16 +1,16 @@
-"""The model and its variants with loops: the oracle of the tests.
+"""The model and its variants in NumPy, with loops: the oracle of the tests.
 
-One pair of a query and a key at a time, in float64, with positions 0 .. T - 1
-for a segment and -M .. -1 for its memory. What a pair's score consists of is
-the only difference between the attentions:
+Attention computes one pair of a query and a key at a time, in float64. Tokens of a segment have the
+positions 0 to T - 1, and its memory has the positions -M to -1. The attentions differ only in the
+score of a pair:
 
 - `"transformer_xl"`: the four terms of Dai et al. (2019), Section 3.3.
-- `"shaw"`: Shaw et al. (2018) as the official code has it: a learned vector and
-  a learned number per distance, and the content bias.
-- `"shaw_two_terms"`: Shaw et al. as the paper words it: a learned vector per distance.
-- `"sinusoidal"`, `"learned"`: query times key. Positions are part of what the
-  attention reads, and are counted backwards from the segment's last token, so
-  the oldest thing in the memory has the largest.
+- `"shaw"`: Shaw et al. (2018) in the form of the official code, with a learned vector and a learned
+  number per distance, and the content bias.
+- `"shaw_two_terms"`: Shaw et al. in the form of the paper, with a learned vector per distance.
+- `"sinusoidal"`, `"learned"`: query times key. Positions are added to the inputs of attention. They
+  are counted backwards from the last token of the segment, so the oldest token in the memory has
+  the largest.
 
 Vocabularies with clusters come from `tests.adaptive_reference`.
 """
@@ -33,7 +33,7 @@ MASK_DEFAULTS = {"same_length": False, "same_length_keys": "memory_and_self"}
 
 
 def pair_score(query, key, distance, head):
-    """Score of one query and one key in one head; which weights there are decides the terms."""
+    """Computes the score of a query and a key in one head; the weights present decide the terms."""
     score = query @ key
     if "content_bias" in head:
         score += head["content_bias"] @ key
@@ -49,7 +49,7 @@ def pair_score(query, key, distance, head):
 
 
 def head_weights(weights, head, head_dim):
-    """The part of an attention's weights that one head uses."""
+    """Returns the part of the weights of attention that one head uses."""
     columns = slice(head * head_dim, (head + 1) * head_dim)
     parts = {
         **dict.fromkeys(("query", "key", "value", "position"), (slice(None), columns)),
@@ -61,7 +61,7 @@ def head_weights(weights, head, head_dim):
 
 
 def attention(inputs, memory, weights, valid_length=None, clamp_length=None, **mask):
-    """Any of the attentions, without residual."""
+    """Computes any of the attentions, without the residual connection."""
     mask = {**MASK_DEFAULTS, **mask}
     inputs, memory = np.asarray(inputs, "float64"), np.asarray(memory, "float64")
     (num_rows, segment_length, hidden_dim), memory_length = inputs.shape, memory.shape[1]
@@ -92,7 +92,7 @@ def with_positions(inputs, memory, position_at):
 
 
 def gru_gate(old, new, weights):
-    """The gating layer of Parisotto et al. (2019), Section 3.2, of every vector."""
+    """Applies the gating layer of Parisotto et al. (2019), Section 3.2, to every vector."""
     new = np.maximum(new, 0.0)
 
     def sigmoid(values):
@@ -105,12 +105,12 @@ def gru_gate(old, new, weights):
 
 
 def residual(old, new, weights, name):
-    """The sum of two arrays (B, n, D), or their gates."""
+    """Joins two arrays (B, n, D) by a gate if the weights have one, else by a sum."""
     return gru_gate(old, new, weights[name]) if name in weights else old + new
 
 
 def decoder_block(inputs, memory, weights, epsilon=1e-12, pre_norm=False, **options):
-    """One block; with `pre_norm` the memory is normalised like the segment."""
+    """Computes one block; with `pre_norm` the memory is normalised like the segment."""
     inputs, memory = np.asarray(inputs, "float64"), np.asarray(memory, "float64")
     if "positions" in weights:
         table = weights["positions"]
@@ -134,12 +134,12 @@ def decoder_block(inputs, memory, weights, epsilon=1e-12, pre_norm=False, **opti
 
 
 def language_model(weights, config, token_ids, target_ids, states, valid_length):
-    """The whole model over one segment: losses, hidden states, next states and valid lengths."""
+    """Reads one segment; returns losses, hidden states, next states and valid lengths."""
     hidden = np.array([[embedded(token, weights, config) for token in row] for row in token_ids])
     next_states = []
     for index, (block, state) in enumerate(zip(weights["blocks"], states, strict=True)):
         state = np.asarray(state, "float64")
-        next_states.append(extended_memory(state, hidden))  # without any position
+        next_states.append(extended_memory(state, hidden))  # before positions are added
         if index == 0 and config.position_encoding == "sinusoidal":
             hidden, state = with_positions(
                 hidden, state, lambda back: sinusoid(back, config.hidden_dim, config.clamp_length)
@@ -164,14 +164,14 @@ def language_model(weights, config, token_ids, target_ids, states, valid_length)
 
 
 def vocabulary_settings(config):
-    """What `tests.adaptive_reference` calls settings."""
+    """Returns the settings that the functions of `tests.adaptive_reference` take."""
     names = ("vocabulary_size", "hidden_dim", "cutoffs", "division_factor", "project_same_dim")
     settings = {name: getattr(config, name) for name in names}
     return settings | {"embedding_dim": config.embedding_dim or config.hidden_dim}
 
 
 def embedded(token_id, weights, config):
-    """The embedding of one token: (D,)."""
+    """Returns the embedding of one token: (D,)."""
     return adaptive_reference.embedding(
         token_id,
         weights["embedding_tables"],
@@ -181,7 +181,7 @@ def embedded(token_id, weights, config):
 
 
 def token_log_probs(hidden, weights, config):
-    """Log-probabilities of the whole vocabulary after one hidden state (D,)."""
+    """Computes the log-probabilities of the whole vocabulary after one hidden state (D,)."""
     settings = vocabulary_settings(config)
     projections = [
         adaptive_reference.output_projection(
@@ -205,7 +205,7 @@ def token_log_probs(hidden, weights, config):
 
 
 def attention_weights(layer, content_bias=None, position_bias=None):
-    """Weights of any attention layer as the dict that this module reads."""
+    """Returns the weights of any attention layer as the dict that this module reads."""
     weights = {"num_heads": layer.num_heads, "output": _float64(layer.output_projection.kernel)}
     for name in ("query", "key", "value", "position"):
         if hasattr(layer, name):
@@ -219,7 +219,7 @@ def attention_weights(layer, content_bias=None, position_bias=None):
 
 
 def gate_weights(gate):
-    """Weights of a `GRUGate` by their names in the paper."""
+    """Returns the weights of a `GRUGate` by their names in the paper."""
     kernels = [gate.of_outputs.kernel, gate.of_inputs.kernel, gate.of_reset.kernel]
     joint = np.concatenate([_float64(kernel) for kernel in kernels], axis=1)
     names = ("W_r", "W_z", "W_g", "U_r", "U_z", "U_g")
@@ -227,7 +227,7 @@ def gate_weights(gate):
 
 
 def block_weights(block, content_bias=None, position_bias=None):
-    """Weights of a `DecoderBlock` as the dict that this module reads."""
+    """Returns the weights of a `DecoderBlock` as the dict that this module reads."""
     weights = attention_weights(block.attention, content_bias, position_bias)
     for name in ("attention_norm", "feed_forward_norm"):
         weights[f"{name}_gain"] = _float64(getattr(block, name).gamma)
@@ -243,7 +243,7 @@ def block_weights(block, content_bias=None, position_bias=None):
 
 
 def model_weights(model):
-    """Weights of a `TransformerXL` as the dict that this module reads."""
+    """Returns the weights of a `TransformerXL` as the dict that this module reads."""
     config, embedding, output = model.config, model.embedding, model.softmax
     shared = (model.content_bias, model.position_bias) if config.share_attention_biases else ()
     weights = {

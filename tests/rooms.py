@@ -1,6 +1,6 @@
 """The rooms of the code: which each may import, from the lowest up."""
 
-# Floors of the package: each part may import itself and the parts named here.
+# Rooms of `txl_tf`: each may import itself and the rooms named here.
 LOWEST = {"errors", "imports"}
 TENSORS = {"functional", "stateless_random", *LOWEST}
 MODELS = {"config", "layers", "models", "storage", "tpu_kernels", *TENSORS}
@@ -16,7 +16,7 @@ ALLOWED = {
     "samplers": {"config", *TENSORS},
     "models": MODELS,
     "inference": MODELS,
-    # Who evaluates knows by the chip whether attention is a kernel.
+    # `evaluation` asks `distribution` for the chip, which decides whether attention is a kernel.
     "evaluation": {"data", "distribution", "inference", "tasks", *MODELS},
     "generation": {"inference", "samplers", *MODELS},
     "export": {"data", "generation", "inference", "model_folder", "samplers", *MODELS},
@@ -63,5 +63,6 @@ ROOMS = {
     "jobs": {"analysis", "configs", "run", "shell"},
     "command_line": {"jobs", "shell"},
 }
-# A job imports no other job; these do: a download converts, a launch installs what is tested.
-JOBS = {"download": "convert", "launch": "doctor"}
+# A job imports no other job, with two exceptions: `download` also converts, and `launch` installs
+# the versions that `doctor` checks.
+JOB_IMPORTS = {"download": "convert", "launch": "doctor"}

@@ -1,8 +1,9 @@
 """Small configurations, models, batches, texts, trainers and runs that tests share.
 
-`small_config` is for a model alone, and a test passes the sizes that matter to it. `toy_experiment`
-is for training: `toy_tokens` and `ToyBatches` are its text, `toy_text` is evaluated, `toy_trainer`
-and `shared_trainer` train, and `write_run` writes the folder of a run without training.
+For a test of a model, `small_config` returns its settings; the test passes the sizes that matter.
+For a test of training, `toy_experiment` returns the settings, `toy_tokens` and `ToyBatches` are the
+text, and `toy_trainer` and `shared_trainer` return a trainer. `toy_text` returns a text to
+evaluate. `write_run` writes the folder of a run without training.
 """
 
 import functools
@@ -44,7 +45,7 @@ def small_config(
     num_heads: int = 2,
     **changes: Any,
 ) -> ModelConfig:
-    """Two layers; heads share the width, and the inner width is twice the width."""
+    """Creates settings of two layers, whose heads share the width; the inner width is twice it."""
     sizes = {
         "num_layers": 2,
         "head_dim": width // num_heads,
@@ -62,12 +63,12 @@ def small_config(
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:
-    """The weights of a model by path."""
+    """Returns the weights of a model by path."""
     return {variable.path: variable.numpy() for variable in model.weights}
 
 
 def with_drawn_weights(model: Any, scale: float) -> Any:
-    """Gives every weight of a model numbers that are large enough to matter; returns it."""
+    """Gives every weight of a model large random numbers, and returns the model."""
     for index, variable in enumerate(model.weights):
         numbers = np.random.default_rng(index).normal(scale=scale, size=variable.shape)
         variable.assign(numbers.astype("float32"))
@@ -75,7 +76,7 @@ def with_drawn_weights(model: Any, scale: float) -> Any:
 
 
 def small_result(**changes: Any) -> EvaluationResult:
-    """Result of an evaluation of 12 tokens, with 2.5 bits for each."""
+    """Creates the result of an evaluation of 12 tokens, with 2.5 bits for each."""
     fields = {
         "split": "valid",
         "step": 40,
@@ -101,7 +102,7 @@ def small_result(**changes: Any) -> EvaluationResult:
 
 
 def toy_tokens(num_tokens=2000, vocabulary_size=VOCABULARY_SIZE, seed=7):
-    """Tokens that depend on the ones before, so that memory is worth something."""
+    """Draws tokens that depend on earlier ones, so that memory lowers the loss."""
     numbers = np.random.default_rng(seed).integers(0, vocabulary_size, size=num_tokens)
     tokens = numbers.copy()
     for position in range(3, num_tokens):
@@ -141,7 +142,7 @@ class ToyBatches:
         }
 
     def dataset_function(self, first_step, rows, per_replica_rows, num_steps):
-        """What `Trainer` takes: batches of one replica each, replicas in turn."""
+        """Returns batches in the form that `Trainer` takes: each is of one replica, in turn."""
         parts = []
         for step in range(first_step, first_step + num_steps):
             batch = self.batch(step)
@@ -156,7 +157,7 @@ class ToyBatches:
 
 
 def toy_experiment(model=None, training=None, optimizer=None):
-    """A configuration whose step takes milliseconds."""
+    """Creates a configuration whose step takes milliseconds."""
     model_fields = {
         "vocabulary_size": VOCABULARY_SIZE,
         "num_layers": 1,
@@ -167,14 +168,14 @@ def toy_experiment(model=None, training=None, optimizer=None):
         "segment_length": SEGMENT_LENGTH,
         "memory_length": 7,
         "dropout": 0.0,
-        # Far from uniform predictions, so that memory and masks show in the loss.
+        # Predictions are far from uniform, so that memory and masks change the loss.
         "initializer_stddev": 0.3,
     }
     training_fields = {
         "global_batch_size": 4,
         "num_steps": 20,
         "steps_per_loop": 1,
-        # At the end only, so that loops have as many steps as tests say.
+        # Evaluations are at the end only, so that loops have as many steps as tests set.
         "evaluate_every_steps": 1000,
         "seed": 3,
         "jit_compile": False,
@@ -195,7 +196,7 @@ def toy_experiment(model=None, training=None, optimizer=None):
 
 
 def largest_relative_difference(first, second):
-    """Over dicts of arrays: each array's largest difference over its largest value."""
+    """Returns the largest ratio of a difference in an array to the largest value of the array."""
     assert first.keys() == second.keys()
     worst = 0.0
     for name, array in first.items():
@@ -206,22 +207,22 @@ def largest_relative_difference(first, second):
 
 
 def weight_of(model, path):
-    """The variable of a model with this path."""
+    """Returns the variable of a model with this path."""
     (variable,) = (variable for variable in model.weights if variable.path == path)
     return variable
 
 
 def strategy_of(num_replicas):
-    """One device, or the two logical CPUs of the test process.
+    """Returns the strategy of one device, or of the two logical CPUs of the test process.
 
-    The strategy over two is the one of the jobs, because a second one would number its collective
-    operations from the start again, and TensorFlow remembers the shapes of earlier ones.
+    The strategy of two is the same object as in jobs. A second one would number its collective
+    operations from the start again, while TensorFlow remembers the shapes of earlier operations.
     """
     return create_strategy(num_cpu_replicas=num_replicas)
 
 
 def text_of(tokens, starts=(0,)):
-    """A text with three bytes a token, whose documents begin at the places `starts`."""
+    """Creates a text with three bytes a token, whose documents begin at the places `starts`."""
     is_start = np.isin(np.arange(len(tokens)), starts)
     return EvaluationText(
         name="valid",
@@ -235,13 +236,13 @@ def text_of(tokens, starts=(0,)):
 
 
 def toy_text(vocabulary_size):
-    """A text of `NUM_TOKENS` predictions."""
+    """Creates a text of `NUM_TOKENS` predictions."""
     tokens = toy_tokens(NUM_TOKENS + 1, vocabulary_size)
     return text_of(tokens, np.flatnonzero(tokens == 0))
 
 
 def toy_trainer(batches=None, num_replicas=1, describe_row=None, **sections):
-    """A new trainer; `sections` go to `toy_experiment`."""
+    """Creates a trainer; `sections` are arguments of `toy_experiment`."""
     batches = batches or ToyBatches(toy_tokens(), NUM_ROWS)
     return Trainer(
         toy_experiment(**sections),
@@ -251,27 +252,28 @@ def toy_trainer(batches=None, num_replicas=1, describe_row=None, **sections):
     )
 
 
-class _Source:
-    """Batches that can be replaced."""
+class _ReplaceableBatches:
+    """Batches of a trainer that tests share; each test puts its own in `batches`."""
 
     def dataset_function(self, **arguments):
         return self.batches.dataset_function(**arguments)
 
 
 def shared_trainer(batches=None, num_replicas=1, **sections):
-    """A trainer before its first step, which other tests have used with other batches.
+    """Returns a trainer before its first step, which tests of one process share.
 
-    To trace a step takes two seconds. A trainer that was stopped cannot be shared.
+    Tracing a step takes two seconds, so tests with other batches use the same trainer. A trainer
+    that was stopped cannot be shared.
     """
-    trainer, source, first_state = _traced(toy_experiment(**sections), num_replicas)
+    trainer, source, first_state = _traced_trainer(toy_experiment(**sections), num_replicas)
     source.batches = batches or ToyBatches(toy_tokens(), NUM_ROWS)
     trainer.load_arrays(first_state)
     return trainer
 
 
 @functools.lru_cache(maxsize=8)
-def _traced(experiment, num_replicas):
-    source = _Source()
+def _traced_trainer(experiment, num_replicas):
+    source = _ReplaceableBatches()
     trainer = Trainer(experiment, strategy_of(num_replicas), source.dataset_function)
     return trainer, source, trainer.arrays()
 
@@ -293,12 +295,12 @@ def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, P
 
 
 def checkpoints_of(folder):
-    """The checkpoints of the run in a folder."""
+    """Returns the checkpoints of the run in a folder."""
     return RunDescription.read(str(folder)).checkpoints(str(folder))
 
 
 def last_state_of(folder):
-    """The ledger and the arrays of the last checkpoint of a run, bit for bit."""
+    """Returns the bytes of the ledger and of the arrays of the last checkpoint of a run."""
     store = checkpoints_of(folder)
     arrays = store.load(store.steps()[-1])
     state = {name: (array.dtype, array.tobytes()) for name, array in arrays.items()}

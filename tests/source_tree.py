@@ -1,4 +1,4 @@
-"""The modules of this repository: their paths, names and syntax trees."""
+"""Modules of this repository: their paths, names and syntax trees."""
 
 import ast
 import functools

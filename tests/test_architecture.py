@@ -1,4 +1,7 @@
-"""Rules about the source itself: who imports whom, documentation."""
+"""Rules about the source itself: imports, docstrings, its packages, and totals that only fall.
+
+`tests/rooms.py` has the tables of the imports between rooms.
+"""
 
 import ast
 import collections
@@ -9,10 +12,10 @@ import sys
 import tokenize
 import tomllib
 
-from tests.rooms import ALLOWED, JOBS, ROOMS
+from tests.rooms import ALLOWED, JOB_IMPORTS, ROOMS
 from tests.source_tree import ROOT, SOURCES, TESTS, module_name, python_files, tree_of
 
-# These compute with `keras.ops` alone.
+# These rooms compute with `keras.ops` alone, so they run on every backend.
 WITHOUT_TENSORFLOW = {
     "config",
     "errors",
@@ -23,7 +26,8 @@ WITHOUT_TENSORFLOW = {
     "stateless_random",
     "tasks",
 }
-# All other kernels may import JAX at their top, and no module may import them there.
+# Modules of `tpu_kernels` that do not import JAX at their top. The others may, so no module may
+# import those at its top.
 WITHOUT_JAX = {
     "__init__",
     "attention_choice",
@@ -31,7 +35,8 @@ WITHOUT_JAX = {
     "inference_plan",
     "on_chip_attention",
 }
-# Recomputing activations needs an interface per backend, compiling a part TensorFlow's.
+# Recomputing activations needs the interface of each backend, and compiling a part needs that of
+# TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
 # arguments with them, and every worker process of a preparation loads them.
@@ -78,7 +83,7 @@ LOADED_FIRST = (
 
 
 def imported_by(path, tree=None):
-    """Full names of a module's imports, at any level of its code."""
+    """Returns the full names of a module's imports, at any level of its code."""
     names = set()
     for node in ast.walk(tree or tree_of(path)):
         if isinstance(node, ast.Import):
@@ -89,7 +94,10 @@ def imported_by(path, tree=None):
 
 
 def full_name(path, node):
-    """The module of a `from ... import`: absolute, but in `pipelines`, which has two names."""
+    """Returns the full name of the module of a `from ... import`.
+
+    Imports are absolute, except in `pipelines`, which has another name when it is installed.
+    """
     parts = path.relative_to(ROOT).parts
     if parts[0] != "pipelines":
         assert node.level == 0, f"{path}: imports are absolute"
@@ -101,14 +109,14 @@ def full_name(path, node):
 
 
 def attributes_of(path):
-    """Dotted names that a module uses, such as `keras.src`."""
+    """Returns the dotted names that a module uses, such as `keras.src`."""
     return {
         ast.unparse(node) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)
     }
 
 
-def part_of(path):
-    """`layers` for `txl_tf/layers/feed_forward.py`, `export` for `txl_tf/export.py`."""
+def room_of(path):
+    """Returns `layers` for `txl_tf/layers/feed_forward.py`, `errors` for `txl_tf/errors.py`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return parts[1] if parts[0] == "txl_tf" else parts[0]
 
@@ -124,16 +132,16 @@ def is_public(node):
 
 
 def offences(find, paths=SOURCES):
-    """What a rule finds in each module; nothing, where all is well."""
-    found = {str(path.relative_to(ROOT)): find(path) for path in paths}
-    return {name: offence for name, offence in found.items() if offence}
+    """Returns the offences that `find` lists, by module; modules without any are left out."""
+    by_module = {str(path.relative_to(ROOT)): find(path) for path in paths}
+    return {module: offence for module, offence in by_module.items() if offence}
 
 
 def test_imports_run_one_way():
     def against_the_order(path):
-        if part_of(path) in ("pipelines", "__init__"):
-            return []  # the jobs put everything together, and the package names its interface
-        allowed = ALLOWED.get(part_of(path), set()) | {part_of(path)}
+        if room_of(path) in ("pipelines", "__init__"):
+            return []  # jobs may import all rooms, and the package names its public interface
+        allowed = ALLOWED.get(room_of(path), set()) | {room_of(path)}
         names = starts_with(imported_by(path), "txl_tf")
         return [name for name in names if name.split(".")[1] not in allowed]
 
@@ -146,20 +154,20 @@ def test_rooms_of_the_jobs_import_one_way():
         names = starts_with(imported_by(path), "pipelines")
         wrong = [name for name in names if name.split(".")[1] not in {room, *ROOMS.get(room, ())}]
         jobs = starts_with(names, "pipelines.jobs") if room == "jobs" else []
-        return wrong + [name for name in jobs if name.split(".")[2] != JOBS.get(path.stem)]
+        return wrong + [name for name in jobs if name.split(".")[2] != JOB_IMPORTS.get(path.stem)]
 
     assert offences(against_the_order, python_files("pipelines")) == {}
 
 
-def test_every_part_of_the_package_has_a_place_in_the_order():
-    parts = {part_of(path) for path in python_files("txl_tf")} - {"__init__"}
-    assert parts - set(ALLOWED) == set()
-    assert WITHOUT_TENSORFLOW - parts == set()
+def test_every_room_of_the_package_has_a_place_in_the_order():
+    rooms = {room_of(path) for path in python_files("txl_tf")} - {"__init__"}
+    assert rooms - set(ALLOWED) == set()
+    assert WITHOUT_TENSORFLOW - rooms == set()
 
 
 def test_nothing_imports_the_tests_and_the_package_no_job():
     def forbidden(path):
-        prefixes = ["tests"] if part_of(path) == "pipelines" else ["tests", "pipelines"]
+        prefixes = ["tests"] if room_of(path) == "pipelines" else ["tests", "pipelines"]
         return starts_with(imported_by(path), *prefixes)
 
     assert offences(forbidden) == {}
@@ -168,7 +176,7 @@ def test_nothing_imports_the_tests_and_the_package_no_job():
 def test_models_run_on_every_backend():
     def backends(path):
         is_special = str(path.relative_to(ROOT)) in FOR_EACH_BACKEND
-        if is_special or part_of(path) not in WITHOUT_TENSORFLOW:
+        if is_special or room_of(path) not in WITHOUT_TENSORFLOW:
             return []
         return starts_with(imported_by(path), "tensorflow", "torch", "jax")
 
@@ -202,7 +210,8 @@ def test_no_private_or_unfinished_interfaces_of_keras():
 
     def unwanted(path):
         names = starts_with(imported_by(path) | attributes_of(path), *interfaces)
-        # Unfinished on TensorFlow only; on JAX a memory in variables is divided as Keras asks.
+        # `keras.distribution` is unfinished on TensorFlow only. On JAX it divides variables that
+        # hold a memory.
         has_memory = path == ROOT / "txl_tf/layers/memory_variables.py"
         return [name for name in names if not has_memory or "distribution" not in name]
 
@@ -213,22 +222,22 @@ def runs_data_as_code(path):
     modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
     if path.stem == "python2_vocabulary":
         modules.remove("pickle")  # for an unpickler with an allow-list
-    found = starts_with(imported_by(path), *modules)
+    offences_of_module = starts_with(imported_by(path), *modules)
     for call in (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)):
         function = ast.unparse(call.func)
         if function in ("eval", "exec", "compile", "yaml.load", "pickle.load", "pickle.loads"):
-            found.append(function)
+            offences_of_module.append(function)
         loads_weights_only = ("weights_only", "True") in [
             (keyword.arg, ast.unparse(keyword.value)) for keyword in call.keywords
         ]
         if function == "torch.load" and not loads_weights_only:
-            found.append(function)
+            offences_of_module.append(function)
         for keyword in call.keywords:
             setting = (keyword.arg, ast.unparse(keyword.value))
             is_safe = setting in (("allow_pickle", "False"), ("safe_mode", "True"))
             if keyword.arg in ("allow_pickle", "safe_mode") and not is_safe:
-                found.append("=".join(setting))
-    return found
+                offences_of_module.append("=".join(setting))
+    return offences_of_module
 
 
 def test_no_data_is_ever_run_as_code():
@@ -308,15 +317,15 @@ def test_a_folder_has_few_modules():
     assert max(counts.values()) <= 14, counts
 
 
-# Totals that may only fall: a change that lowers one lowers its number here too, and a feature
-# that adds lines takes others away. Logical lines are counted, which no formatting changes.
+# Totals that may only fall. A change that lowers a total lowers its number here too, and a feature
+# that adds lines removes others. Logical lines are counted, because formatting changes none.
 MOST_SOURCE_LINES = 20_480
 MOST_TEST_LINES = 15_770
 MOST_MARKER_PHRASES = 3.0
 MOST_MARKER_PHRASES_OF_TESTS = 8.0
 """Per 10,000 words of docstrings and comments."""
 
-# Phrases of translated English, which a plainer word replaces.
+# Phrases that a plainer word replaces.
 MARKER_PHRASES = re.compile(
     r"\b(of it|of which|whoever|nobody|so many|what is|that of|those of|by itself|as of|is none"
     r"|anew|none of|all that|at hand|takes? up|go(es)? on|is one of|there is none|of a kind"
@@ -326,7 +335,7 @@ MARKER_PHRASES = re.compile(
 
 
 def words_of(path):
-    """Docstrings and comments of a file, as one text."""
+    """Returns the docstrings and comments of a file, as one text."""
     nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = [ast.get_docstring(each) for each in ast.walk(tree_of(path)) if isinstance(each, nodes)]
     with path.open("rb") as file:
@@ -336,7 +345,7 @@ def words_of(path):
 
 
 def num_logical_lines(path):
-    """Statements and headers of blocks; docstrings count as one, comments and blank lines not."""
+    """Counts statements and headers of blocks. A docstring is one line, a comment is none."""
     with path.open("rb") as file:
         return sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(file.readline))
 

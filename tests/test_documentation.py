@@ -1,4 +1,4 @@
-"""The Python of the docstrings and of the library's description runs, read from where it stands."""
+"""The examples in Python of the docstrings and of the page of the library run unchanged."""
 
 import importlib
 import itertools
@@ -25,7 +25,7 @@ from tests.source_tree import ROOT
 
 
 def examples_of_library():
-    """The blocks of Python in the description of the library, in their order."""
+    """Returns the blocks of Python in the page of the library, in their order."""
     return blocks_of_python((ROOT / "txl_tf" / "README.md").read_text())
 
 
@@ -34,8 +34,8 @@ def small_model(**changes):
     return {"model": model, "config": model.config, "memory_length": model.config.memory_length}
 
 
-# Names that an example expects, besides its module's names.
-MADE = {
+# Functions that create the names that an example uses, besides the names of its module.
+EXAMPLE_NAMES = {
     "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
     "InferenceEngine": lambda: {**small_model(), "token_ids": prompt(11, num_rows=1)},
     "StatefulTransformerXL": lambda: trained_model(),
@@ -46,7 +46,7 @@ MADE = {
 
 
 def fine_tuned_run(workdir):
-    """A run that was fine-tuned for one step, in the folder of the example."""
+    """Writes a run that is fine-tuned for one step, in the folder of the example; adds no name."""
     rows = [{"text": "A fine book.", "label": "good"}, {"text": "Too long.", "label": "bad"}]
     pathlib.Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     training = {"global_batch_size": 1, "num_steps": 1}
@@ -66,7 +66,7 @@ def trained_model():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """What the examples read."""
+    """Writes the files and folders that the examples read."""
     folder = tmp_path_factory.mktemp("files")
     shutil.copytree(GOLDEN / "tf1_wt103_like", folder / "tf_wt103" / "model")
     write_run(folder / "made", txl_tf.data.ByteTokenizer(), "a text of bytes " * 40)
@@ -83,7 +83,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def folder(files, tmp_path, monkeypatch):
-    """A folder with what the examples read; they run within it."""
+    """Copies the files to a folder of the test, in which its example runs."""
     monkeypatch.chdir(tmp_path)
     return shutil.copytree(files, tmp_path, dirs_exist_ok=True)
 
@@ -100,7 +100,7 @@ DOCSTRINGS = {
     for name, code in examples_of_docstrings().items()
     if not name.startswith("txl_tf.harness.")
 }
-# They train models, or compile several programs.
+# These examples train models or compile several programs.
 SLOW = {
     "txl_tf.causal_lm.text_generator.TextSession",
     "txl_tf.causal_lm.text_task.TextTask",
@@ -113,7 +113,7 @@ SLOW = {
 @pytest.mark.parametrize("name", [slow_case(n) if n in SLOW else n for n in DOCSTRINGS])
 def test_the_example_of_a_docstring_runs(name, folder):
     module, _, documented = name.rpartition(".")
-    inputs = MADE.get(documented, dict)()
+    inputs = EXAMPLE_NAMES.get(documented, dict)()
     public = vars(importlib.import_module(module))
     run_example(DOCSTRINGS[name], {**public, "folder": str(folder / "data"), **inputs})
 
@@ -130,7 +130,7 @@ def test_the_python_of_the_library_runs(folder):
         np.testing.assert_array_equal(inputs[:, 0], targets[:, -1])
     assert len(batches) > 2
     outputs = names["task"].predict(names["inputs"], verbose=0)
-    # The last block is of another process.
+    # The last block begins a new process, as it loads the saved task.
     np.savez("inputs", **names["inputs"])
     check = 'import numpy as np\ninputs = dict(np.load("inputs.npz"))\n'
     check += "print(task.predict(inputs, verbose=0).tolist())"

@@ -1,4 +1,4 @@
-"""Names on first use, and packages that are not installed."""
+"""Names are imported on first use, and errors name a package that is missing."""
 
 import ast
 import re
@@ -18,12 +18,12 @@ from txl_tf import imports
 from txl_tf.errors import BackendError, UsageError
 from txl_tf.imports import require_extra
 
-FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.tasks]
+LAZY_PACKAGES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.tasks]
 
 
-@pytest.mark.parametrize("package", FACES, ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", LAZY_PACKAGES, ids=lambda package: package.__name__)
 def test_a_stub_names_the_module_of_each_definition(package):
-    """Type checkers follow the imports of a stub, so that they must be the definitions."""
+    """Type checkers follow the imports of a stub, so a stub must import from these modules."""
     assert set(package.__all__) <= set(dir(package))
     for statement in ast.parse(Path(f"{package.__file__}i").read_text()).body:
         if isinstance(statement, ast.ImportFrom):
@@ -64,13 +64,13 @@ def test_a_job_on_another_backend_ends_with_a_sentence(monkeypatch, capsys):
     assert "txl: The backend of Keras is torch; " in capsys.readouterr().err
 
 
-def test_every_extra_that_is_asked_for_exists_and_none_by_the_name_on_the_index():
+def test_errors_name_extras_of_the_checkout_that_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [*(ROOT / "txl_tf").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'(?:require_extra\(\s*|\bextra = )"([a-z-]+)"', text))
     named |= set(re.findall(r'(?:\bextra = .*|is_on_jax\(\)) else "([a-z-]+)"', text))
-    # Without the kernel's, attention is by plain operations.
-    not_asked_for = {"all", "test", "tpu-kernel"}
-    assert named == set(project["optional-dependencies"]) - not_asked_for
+    # No error needs these: without `tpu-kernel`, attention uses plain operations.
+    without_error = {"all", "test", "tpu-kernel"}
+    assert named == set(project["optional-dependencies"]) - without_error
     assert "txl-tf[" not in text

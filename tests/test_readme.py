@@ -1,4 +1,4 @@
-"""README: its links, its claims about the repository, and every code block, run unchanged."""
+"""Pages: their links and claims about the repository are true, and the blocks of the README run."""
 
 import contextlib
 import json
@@ -36,22 +36,22 @@ DOCUMENTS = (
 )
 INSTALL_AND_RUN = "python -m pip install -c .ci/constraints.txt -e . && txl quickstart"
 INSTALL_AND_TEST = "python -m pip install -c .ci/constraints.txt -e '.[test]' && python -m pytest"
-# `.ci/run` runs the second, and the tests of quickstart the first.
+# `.ci/run` runs the second command, and the tests of `quickstart` run the first.
 RUN_ELSEWHERE = (INSTALL_AND_RUN, INSTALL_AND_TEST)
 MOST_WORDS, MOST_LINES = 2000, 240
 
-# A training of seconds, in place of minutes.
+# Options that shorten a training from minutes to seconds.
 SMALL = (
     "--set model.num_layers=1 --set model.hidden_dim=32 --set model.head_dim=8 "
     "--set model.intermediate_dim=32 --set training.num_steps=20 "
     "--set training.checkpoint_every_steps=10 --set optimizer.warmup_steps=5"
 )
-# Blocks that run until they are ended, and the port on which they answer.
+# Beginnings of blocks that run until they are ended, with the port on which they answer.
 SERVERS = {"tensorboard": 6006, "txl serve": 8000}
 
 
 def blocks(path):
-    """The fenced blocks of a document: language and text, in their order."""
+    """Returns the fenced blocks of a document, each as language and text, in their order."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / path).read_text(), re.M | re.S)
 
 
@@ -67,7 +67,7 @@ def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
     assert f"\n{INSTALL_AND_TEST} --durations=20\n" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_documents_have_every_job():
+def test_documents_name_every_job_and_no_other():
     from pipelines.command_line import JOBS
 
     text = "".join((ROOT / path).read_text() for path in DOCUMENTS if path != "BUILD_NOTES.md")
@@ -154,7 +154,7 @@ def test_the_picture_of_the_floors_has_every_room():
 
 @pytest.mark.slow
 def test_every_block_of_the_readme_runs(tmp_path):
-    """In their order, in one folder, as a user would paste them; training is shortened."""
+    """Blocks run in their order, in one folder, as a user pastes them; training is shortened."""
     make_folder(tmp_path)
     ports = dict(zip(map(str, SERVERS.values()), map(str, free_ports(len(SERVERS))), strict=True))
     done = []
@@ -181,7 +181,7 @@ def test_every_block_of_the_readme_runs(tmp_path):
 
 @pytest.mark.slow
 def test_the_cells_of_the_notebook_run(tmp_path):
-    """In their order, but for the installation; training is shortened."""
+    """Cells run in their order, without the installation; training is shortened."""
     make_folder(tmp_path)
     notebook = json.loads((ROOT / ".github" / "colab.ipynb").read_text())
     cells = ["".join(each["source"]) for each in notebook["cells"] if each["cell_type"] == "code"]
@@ -191,8 +191,8 @@ def test_the_cells_of_the_notebook_run(tmp_path):
     assert "import os" in run_block("python", cells[3], tmp_path)
 
 
-def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
-    """As they stand, with a model of seconds in the place of one of minutes."""
+def test_the_ten_lines_of_the_readme_train_a_model(tmp_path, monkeypatch, capsys):
+    """The lines run unchanged, but the preset is replaced by a model that trains in seconds."""
     import txl_tf
     from tests.small_models import toy_experiment
     from txl_tf.models import presets
@@ -210,7 +210,7 @@ def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
 
 
 def make_folder(folder):
-    """What the blocks read, and a `txl` that trains for seconds."""
+    """Writes the files that the blocks read, and a command `txl` that trains for seconds."""
     sentence = "Once upon a time there was a reader who forgot nothing of what it had read.\n"
     (folder / "my.txt").write_text(sentence * 2000)
     for path in (GOLDEN / "tf1_enwik8_like").glob("model.ckpt-0.*"):

@@ -1,4 +1,4 @@
-"""Samplers for generation: greedy, random, top-k, top-p and min-p."""
+"""Samplers draw tokens with the exact probabilities of their settings."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SEED = np.array([3, 1], "int32")
 
 
 def logits_of(probabilities, num_rows=NUM_DRAWS):
-    # Logits are known up to a constant; samplers must not need normalised ones.
+    # Models return logits up to a constant, so samplers must not need normalised ones.
     row = np.log(probabilities).astype("float32") + 2.5
     return np.tile(row, (num_rows, 1))
 
@@ -25,14 +25,14 @@ def draw(sampler, probabilities=PROBABILITIES, seed=SEED, num_rows=NUM_DRAWS):
     return tokens.numpy()
 
 
-def kept(probabilities, tokens):
-    """The distribution over some tokens only."""
+def restricted(probabilities, tokens):
+    """Returns the probabilities of some tokens only, with the sum 1."""
     only = np.where(np.isin(np.arange(len(probabilities)), tokens), probabilities, 0.0)
     return only / only.sum()
 
 
 def p_value(drawn, expected):
-    """Of the chi-square test; draws that cannot happen count as proof."""
+    """Computes the p-value of the chi-square test; 0 if an impossible token was drawn."""
     counts = np.bincount(drawn, minlength=len(expected))
     possible = expected > 0.0
     if counts[~possible].any():
@@ -43,36 +43,37 @@ def p_value(drawn, expected):
 
 
 def sharpened(temperature):
+    """Returns `PROBABILITIES` at a temperature."""
     powers = PROBABILITIES ** (1.0 / temperature)
     return powers / powers.sum()
 
 
-# In order of probability the tokens are 1, 3, 5, 7, 4, 0, 6, 2, and their sums 0.30, 0.55, 0.70,
-# 0.82, 0.90, 0.95, 0.98, 1.
+# In order of probability the tokens are 1, 3, 5, 7, 4, 0, 6, 2. Their cumulative sums are 0.30,
+# 0.55, 0.70, 0.82, 0.90, 0.95, 0.98, 1.
 @pytest.mark.parametrize(
     ("sampler", "expected"),
     [
         (RandomSampler(top_p=1.0), PROBABILITIES),
         (RandomSampler(0.5, top_p=1.0), sharpened(0.5)),
-        (RandomSampler(top_k=3, top_p=1.0), kept(PROBABILITIES, [1, 3, 5])),
-        (RandomSampler(2.0, top_k=4, top_p=1.0), kept(sharpened(2.0), [1, 3, 5, 7])),
+        (RandomSampler(top_k=3, top_p=1.0), restricted(PROBABILITIES, [1, 3, 5])),
+        (RandomSampler(2.0, top_k=4, top_p=1.0), restricted(sharpened(2.0), [1, 3, 5, 7])),
         (RandomSampler(top_k=50, top_p=1.0), PROBABILITIES),
-        (RandomSampler(top_p=0.6), kept(PROBABILITIES, [1, 3, 5])),
-        (RandomSampler(top_p=0.81), kept(PROBABILITIES, [1, 3, 5, 7])),
-        (RandomSampler(top_p=0.83), kept(PROBABILITIES, [1, 3, 5, 7, 4])),
-        (RandomSampler(2.0, top_k=5, top_p=0.9, min_p=0.8), kept(sharpened(2.0), [1, 3])),
+        (RandomSampler(top_p=0.6), restricted(PROBABILITIES, [1, 3, 5])),
+        (RandomSampler(top_p=0.81), restricted(PROBABILITIES, [1, 3, 5, 7])),
+        (RandomSampler(top_p=0.83), restricted(PROBABILITIES, [1, 3, 5, 7, 4])),
+        (RandomSampler(2.0, top_k=5, top_p=0.9, min_p=0.8), restricted(sharpened(2.0), [1, 3])),
         # The four most probable have 0.82 together; two of them reach 0.6 of 0.82.
-        (RandomSampler(top_k=4, top_p=0.6), kept(PROBABILITIES, [1, 3])),
-        (RandomSampler(top_p=1.0, min_p=0.45), kept(PROBABILITIES, [1, 3, 5])),
-        (RandomSampler(2.0, top_p=1.0, min_p=0.7), kept(sharpened(2.0), [1, 3, 5])),
+        (RandomSampler(top_k=4, top_p=0.6), restricted(PROBABILITIES, [1, 3])),
+        (RandomSampler(top_p=1.0, min_p=0.45), restricted(PROBABILITIES, [1, 3, 5])),
+        (RandomSampler(2.0, top_p=1.0, min_p=0.7), restricted(sharpened(2.0), [1, 3, 5])),
     ],
 )
 def test_draws_follow_the_exact_probabilities(sampler, expected):
     assert p_value(draw(sampler), expected) > 0.01
 
 
-def test_a_seed_for_each_row_draws_what_one_seed_does():
-    # Generation hands out the seeds of rows; the other rows have no part in a draw.
+def test_seeds_of_rows_draw_the_same_tokens_as_one_seed():
+    # Generation passes a seed for each row, and the other rows must not change a draw.
     seeds = functional.row_seeds(tf.constant(SEED), tf.range(NUM_DRAWS))
     logits = tf.constant(logits_of(PROBABILITIES))
     together = draw(RandomSampler(top_p=1.0))
@@ -82,8 +83,8 @@ def test_a_seed_for_each_row_draws_what_one_seed_does():
     np.testing.assert_array_equal(tokens, together[some])
 
 
-def test_rare_tokens_are_drawn_as_often_as_they_should():
-    # One in ten thousand tests the tail of the noise, where float32 has few numbers.
+def test_rare_tokens_are_drawn_at_their_exact_rate():
+    # A probability of 1e-4 tests the tail of the noise, where float32 has few numbers.
     probabilities = np.full(40, 1e-4)
     probabilities[0] = 1.0 - 39e-4
     tokens = draw(RandomSampler(top_p=1.0), probabilities, num_rows=100_000)
@@ -95,7 +96,7 @@ def test_tokens_that_tie_with_the_last_candidate_of_top_k_are_candidates():
     assert p_value(tokens, np.array([0.5, 0.25, 0.25, 0.0, 0.0])) > 0.01
 
 
-def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
+def test_greedy_takes_the_first_of_the_highest_for_every_seed():
     logits = tf.constant([[0.0, 2.0, 2.0], [5.0, -1.0, 2.0]])
     for seed in ([0, 0], [9, 4]):
         tokens = GreedySampler()(logits, tf.constant(seed))
@@ -103,7 +104,7 @@ def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
 
 
 NUM_TOKENS = 37
-# Temperature, top-k, top-p, min-p, and the sampler that has them for all rows.
+# Temperature, top-k, top-p, min-p, and a sampler that has these settings for all rows.
 ROWS = [
     (0.0, 0, 1.0, 0.0, GreedySampler()),
     (1.0, 0, 1.0, 0.0, RandomSampler(top_p=1.0)),
@@ -118,7 +119,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("has_ties", [False, slow_case(True)])
-def test_settings_of_rows_draw_what_samplers_with_these_settings_draw(has_ties):
+def test_a_sampler_with_settings_of_rows_draws_the_tokens_of_samplers_with_one_setting(has_ties):
     num_rows = len(ROWS)
     logits = np.random.default_rng(0).normal(size=(num_rows, NUM_TOKENS)) * 2.0
     logits = tf.constant(np.round(logits) if has_ties else logits, tf.float32)

@@ -1,9 +1,11 @@
-"""Speed and memory of training, evaluation and generation beside another side, in turns.
+"""Speed and memory of training, evaluation and generation, compared with other code.
 
     python -m tests.measurements.benchmark evaluate generate --rows 1 8 --before CHECKOUT
     python -m tests.measurements.benchmark train --peer-python PYTHON_WITH_HUGGING_FACE
 
-Each side has a process of its own, see `benchmark_worker`, and every other round turns the order.
+The sides are this checkout, an older checkout and Hugging Face's model. Each side has a process of
+its own, see `benchmark_worker`. The sides run in turns, and every second round reverses the
+order.
 Shape letters: B rows, T segment length, M memory length.
 """
 
@@ -27,7 +29,7 @@ _LENGTH = 128
 
 
 class Worker:
-    """Process of one side, ended by its context."""
+    """Process of one side, which ends when its context ends."""
 
     def __init__(self, words: Sequence[str], request: dict[str, Any], checkout: Path) -> None:
         self._process = subprocess.Popen(
@@ -49,12 +51,12 @@ class Worker:
         self._process.communicate()
 
     def turn(self, count: int) -> dict[str, Any]:
-        """Repeats the work; returns its figures, with the `rate` in tokens per second."""
+        """Repeats the work, and returns its figures with the `rate` in tokens per second."""
         figures = self._ask(str(count))
         return {**figures, "rate": figures["tokens"] / figures["seconds"]}
 
     def count_of(self, seconds: float) -> int:
-        """Returns how often the work fits into a turn, and compiles its programs."""
+        """Compiles the programs, and returns how often the work is repeated in some seconds."""
         count = 1
         for _ in range(4):
             self.turn(count)  # compiles
@@ -76,7 +78,7 @@ class Worker:
 
 
 def request_of(suite: str, num_rows: int, memory_length: int, overrides: list[str]) -> dict:
-    """Returns the request for this project in any checkout."""
+    """Returns the request to a process of this project, in any checkout."""
     num_layers, num_heads = (6, 4) if suite == "train" else (12, 8)
     model = {"vocabulary_size": 256, "num_layers": num_layers, "hidden_dim": 64 * num_heads}
     model |= {"num_heads": num_heads, "head_dim": 64, "intermediate_dim": 256 * num_heads}
@@ -87,14 +89,17 @@ def request_of(suite: str, num_rows: int, memory_length: int, overrides: list[st
 
 
 def peer_request_of(own: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Returns the same work for Hugging Face's model, with this project's default optimizer."""
+    """Returns the request for the same work of Hugging Face's model.
+
+    The optimizer has the default settings of this project.
+    """
     sizes = {**own["experiment"]["model"], "dropout": 0.1, "attention_dropout": 0.0}
     rates = {"learning_rate": 2.5e-4, "clip_norm": 0.25, "dtype": dtype}
     return {"work": own["work"], "num_rows": own["num_rows"], **sizes, **rates}
 
 
 def measure(own: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Prints the rates, ratios and peaks of one shape."""
+    """Measures all sides at one shape, and prints their rates, ratios and peaks of memory."""
     python = sys.executable
     with contextlib.ExitStack() as exits:
         request = {**own, "folder": exits.enter_context(tempfile.TemporaryDirectory())}
@@ -106,10 +111,8 @@ def measure(own: dict[str, Any], arguments: argparse.Namespace) -> None:
             sides["before"] = exits.enter_context(worker)
         if arguments.peer_python:
             for dtype in ("float32", "bfloat16"):
-                request, words = (
-                    peer_request_of(own, dtype),
-                    [arguments.peer_python, "hugging_face"],
-                )
+                request = peer_request_of(own, dtype)
+                words = [arguments.peer_python, "hugging_face"]
                 sides[f"peer, {dtype}"] = exits.enter_context(Worker(words, request, Path("/")))
         counts = {name: side.count_of(arguments.turn_seconds) for name, side in sides.items()}
         turns: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
@@ -127,7 +130,7 @@ def measure(own: dict[str, Any], arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measures every shape."""
+    """Measures every suite with every number of rows and every length of memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suites", nargs="+", choices=SUITES)
     parser.add_argument("--rows", type=int, nargs="+", help="default: 8 in training, else 1 and 8")

@@ -5,11 +5,11 @@
 
 `own` is this project, in any checkout. The peer is `TransfoXLLMHeadModel` with its full softmax. It
 needs `torch` and `transformers` 4.34.1, but no package of this project. The first line of the
-standard input is a request in JSON, answered when the work can begin. Each further line is a number
-of repetitions. The answer has their seconds, their tokens and the peak memory of the process.
-Tokens and weights are random: the time does not depend on them.
+standard input is a request in JSON. The process answers it when the work can begin. Each further
+line is a number of repetitions. The answer has their seconds, their tokens and the peak memory of
+the process. Tokens and weights are random, because the time does not depend on them.
 
-Shape letters used in this module: B rows, T segment length, M memory length, D width.
+Shape letters: B rows, T segment length, M memory length, D width.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 Work = Callable[[int], int]
-"""Repeats the work this many times, and returns the number of tokens."""
+"""Function that repeats the work a number of times, and returns the number of tokens."""
 
 _PROMPT_TOKENS = 16
 # Segments per row before the corpus repeats.
@@ -31,7 +31,7 @@ _SEGMENTS_PER_ROW = 64
 
 def create_txl_work(request: dict[str, Any]) -> Work:
     """Creates the work of this project, with the defaults of its jobs."""
-    with contextlib.suppress(ImportError):  # older checkouts have no such function
+    with contextlib.suppress(ImportError):  # older checkouts lack this function
         from pipelines.shell.tensorflow_import import import_tensorflow
 
         import_tensorflow()
@@ -56,7 +56,7 @@ def _train(experiment: Any, folder: str) -> Work:
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.training.trainer import Trainer
 
-    # As in a training run.
+    # A training run is deterministic too.
     tf.config.experimental.enable_op_determinism()
     # The run must not end during the benchmark.
     experiment = experiment.with_overrides([f"training.num_steps={MAX_STEPS_PER_LOOP}"])
@@ -90,12 +90,12 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
 
 
 def _evaluate(experiment: Any) -> Work:
-    """Creates the evaluation of as many tokens at a time as `txl evaluate` reads."""
+    """Creates an evaluation that reads as many tokens at a time as `txl evaluate`."""
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.evaluation.evaluation_text import EvaluationText
     from txl_tf.evaluation.evaluator import create_evaluator
 
-    # Rows read no more than is counted.
+    # Without warm-up, rows read only the tokens that are counted.
     evaluation = experiment.evaluation.replace(warm_up_tokens=0)
     evaluator = create_evaluator(experiment.replace(evaluation=evaluation), create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
@@ -111,7 +111,7 @@ def _evaluate(experiment: Any) -> Work:
 
 
 def _generate(experiment: Any, num_rows: int) -> Work:
-    """Creates generation with a full memory; of a single row token by token, as a stream."""
+    """Creates generation with a full memory; one row is written token by token, like a stream."""
     from txl_tf.generation import GenerationSession
     from txl_tf.generation.session import CAPACITY
     from txl_tf.models import create_model
@@ -123,7 +123,7 @@ def _generate(experiment: Any, num_rows: int) -> Work:
     num_tokens = max(_PROMPT_TOKENS, getattr(config, "effective_memory_length", 0))
     session.write([_random_tokens(num_tokens, config.vocabulary_size)] * num_rows, max_tokens=1)
     tokens_per_call = CAPACITY if num_rows > 1 else 1
-    # As a stream of text does: it looks at the weights once.
+    # A stream of text also computes the constants of the weights only once.
     constants = {"constants": session.constants()} if hasattr(session, "constants") else {}
 
     def generate(count: int) -> int:
@@ -166,8 +166,9 @@ def create_peer_work(request: dict[str, Any]) -> Work:
 
 
 def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Work:
+    """Creates training steps with Adam and clipping."""
     optimizer = torch.optim.Adam(model.parameters(), lr=request["learning_rate"])
-    in_half = request["dtype"] == "bfloat16"
+    is_half = request["dtype"] == "bfloat16"
     # The peer's softmax fails in half precision.
     score = model.crit.forward
 
@@ -183,7 +184,7 @@ def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, An
         for _ in range(count):
             tokens = torch.randint(0, request["vocabulary_size"], size)  # [B, T]
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_half):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
                 outputs = model(input_ids=tokens, mems=memory, labels=tokens)
             outputs.losses.float().mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), request["clip_norm"])
@@ -218,7 +219,7 @@ def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any
 
 def serve(create: Callable[[dict[str, Any]], Work]) -> None:
     """Answers requests until the standard input ends."""
-    # Keeps the output of libraries out of the answers.
+    # Libraries print too, so answers get the standard output and libraries the standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

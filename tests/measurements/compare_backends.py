@@ -3,10 +3,10 @@
     python -m tests.measurements.compare_backends write results.npz
     KERAS_BACKEND=jax python -m tests.measurements.compare_backends compare results.npz
 
-`write` runs on TensorFlow, `compare` on JAX and without TensorFlow. Both draw the same weights
-and tokens, read three segments, and train 20 steps with dropout, memory, clipping and Adam;
-gradients come from the first step. `compare` prints a line of JSON for each model and
-dtype: the largest difference of an array, relative to the largest number in it.
+`write` runs on TensorFlow, and `compare` runs on JAX without TensorFlow. Both draw the same weights
+and tokens, read three segments, and train 20 steps with dropout, memory, clipping and Adam.
+Gradients are compared in the first step. `compare` prints a line of JSON for each model and dtype.
+It has the largest difference of each kind of array, relative to the largest number in the array.
 """
 
 import json
@@ -31,18 +31,18 @@ BASE = preset("enwik8_base").replace(**SIZES)
 MODELS = {"base": BASE, "adaptive": BASE.replace(vocabulary_size=2000, **CLUSTERS)}
 MASK_SHAPES = ((1, 7), (4, 128, 256), (3, 2, 65, 130))
 MASK_SEEDS = ((0, 0), (1, 2), (-5, 2**31 - 1))
-_MOST_KEPT = 20_000
+_MAX_SAMPLE = 20_000
 
 
 def sample(tensor):
-    """Returns up to 20,000 numbers, evenly from the whole tensor, as float32."""
-    # By NumPy: JAX would compile a program for every shape.
+    """Returns up to 20,000 evenly spread numbers of a tensor, as float32."""
+    # NumPy does it, because JAX would compile a program for every shape.
     numbers = np.asarray(ops.convert_to_numpy(tensor)).astype("float32").ravel()
-    return numbers[:: -(-numbers.size // _MOST_KEPT)]
+    return numbers[:: -(-numbers.size // _MAX_SAMPLE)]
 
 
 def draw_weights(model):
-    """Assigns uniform weights, the same on every backend."""
+    """Assigns uniform random weights, which are the same on every backend."""
     generator = np.random.default_rng(1)
     for weight in model.weights:
         limit = max(weight.shape) ** -0.5
@@ -59,7 +59,10 @@ def mean_loss(model, tokens, memory, seed):
 
 
 def tensorflow_functions(model, optimizer):
-    """Returns functions that read a segment, and train one step and return its gradients."""
+    """Returns a function that reads a segment, and one that trains a step.
+
+    The second returns the loss, the memory and the gradients.
+    """
     import tensorflow as tf
 
     def train(tokens, memory, seed):
@@ -80,7 +83,7 @@ def jax_functions(model, optimizer):
     weights = model.trainable_variables
 
     @jax.jit
-    def updated(values, optimizer_values, *batch):
+    def train_values(values, optimizer_values, *batch):
         def loss_of(values):
             with keras.StatelessScope(list(zip(weights, values, strict=True))):
                 return mean_loss(model, *batch)
@@ -92,9 +95,9 @@ def jax_functions(model, optimizer):
     def train(*batch):
         variables = weights, optimizer.variables
         values = ([variable.value for variable in each] for each in variables)
-        loss, memory, gradients, *updates = updated(*values, *batch)
-        for changed, update in zip(variables, updates, strict=True):
-            for variable, value in zip(changed, update, strict=True):
+        loss, memory, gradients, *updates = train_values(*values, *batch)
+        for variables_of_kind, new_values in zip(variables, updates, strict=True):
+            for variable, value in zip(variables_of_kind, new_values, strict=True):
                 variable.assign(value)
         return loss, memory, gradients
 
@@ -134,18 +137,18 @@ def results_of(config, dtype):
 
 
 def dropout_masks():
-    """Returns the elements that dropout keeps, as packed bits, for all shapes and seeds."""
+    """Returns dropout masks of all shapes and seeds, as packed bits."""
     dropout = SeededDropout(0.1)
     masks = {}
     for shape in MASK_SHAPES:
         for seed in MASK_SEEDS:
-            kept = dropout(ops.ones(shape), seed=np.array(seed, "int32"), training=True)
-            masks[f"masks/{shape}/{seed}"] = np.packbits(ops.convert_to_numpy(kept) != 0)
+            outputs = dropout(ops.ones(shape), seed=np.array(seed, "int32"), training=True)
+            masks[f"masks/{shape}/{seed}"] = np.packbits(ops.convert_to_numpy(outputs) != 0)
     return masks
 
 
 def write(path, models, dtypes):
-    """Writes configurations and results of TensorFlow."""
+    """Writes configurations and the results of TensorFlow to a file."""
     configs = {
         f"{name}/{dtype}": [dtype, config.to_dict()]
         for name, config in models.items()
@@ -160,7 +163,7 @@ def write(path, models, dtypes):
 
 
 def compare(path):
-    """Yields the largest relative differences of all results from those in a file."""
+    """Yields the largest relative differences between results and the results in a file."""
     import jax
 
     expected = np.load(path, allow_pickle=False)
@@ -174,9 +177,9 @@ def compare(path):
         with jax.default_matmul_precision(precision):
             results = results_of(ModelConfig.from_dict(values), dtype)
         differences: dict[str, float] = {}
-        for key, found in results.items():
+        for key, result in results.items():
             array = expected[f"{name}/{key}"]
-            difference = np.abs(found - array).max() / max(np.abs(array).max(), 1e-30)
+            difference = np.abs(result - array).max() / max(np.abs(array).max(), 1e-30)
             kind = key.split("/")[0]
             differences[kind] = max(differences.get(kind, 0.0), float(difference))
         yield {name: differences}

@@ -3,10 +3,10 @@
     KERAS_BACKEND=jax python -m tests.measurements.measure_inference_on_jax
 
 The model is `enwik8_large` with random weights in mixed_bfloat16 and M = 3,800. Evaluation scores
-a text in segments of 128 tokens. With `same_length` no token sees where a segment begins, so
-longer segments give the same scores. Generation draws every token at a temperature, in one
-program for 256 tokens. A line of JSON per measurement has the median of tokens/s of all rows.
-`--check` compares both programs with the model at a small size.
+a text in segments of 128 tokens, and then in segments of 512. With `same_length` the keys that a
+token sees do not depend on the segment, so longer segments give the same scores. Generation draws
+every token at a temperature, in one program for 256 tokens. A line of JSON per measurement has the
+median of tokens/s of all rows. `--check` compares both programs with the model at a small size.
 """
 
 import argparse
@@ -42,16 +42,16 @@ SMALL = LARGE.replace(
 )
 
 
-def turned(tree):
-    """Swaps the last two axes of all matrices, an operation that undoes itself."""
+def transposed(tree):
+    """Swaps the last two axes of all matrices; a second call restores them."""
     return jax.tree.map(lambda each: jnp.swapaxes(each, -1, -2) if each.ndim > 1 else each, tree)
 
 
-def in_place(memory, capacity):
-    """Returns an empty memory and `recent`, where tokens come behind a copy of the memory.
+def joint_memory(memory, capacity):
+    """Returns an empty memory and `recent`, a copy of the memory with room for new tokens.
 
-    With one tensor of keys and one of values instead of two, a step launches 18 kernels per
-    layer on a GPU, not 30.
+    Then a step has one tensor of keys and one of values instead of two of each. It launches 18
+    kernels per layer on a GPU instead of 30.
     """
     recent = memory._replace(
         keys=tuple(jnp.pad(each, [*[(0, 0)] * 3, (0, capacity)]) for each in memory.keys),
@@ -70,9 +70,10 @@ def in_place(memory, capacity):
 class Programs:
     """Compiled evaluation and generation of a model, for `B` rows.
 
-    Weights are arguments of the programs, as constants would be compiled into them. Matrices are
-    kept in the compute dtype, which halves the reading and changes no result, and turned: a GPU
-    multiplies a single row faster by a matrix whose columns are contiguous.
+    Weights are arguments of the programs, because constants would be compiled into them. Matrices
+    are stored in the compute dtype, which halves the bytes that are read and changes no result.
+    They are stored transposed, because a GPU multiplies a single row faster by a matrix whose
+    columns are contiguous.
     """
 
     def __init__(self, model, num_rows, sampler):
@@ -82,37 +83,37 @@ class Programs:
         self._engine = InferenceEngine(model, num_rows=num_rows, writes=True)
         dtypes = [model.compute_dtype if len(each.shape) > 1 else None for each in model.weights]
         values = [jnp.asarray(*each) for each in zip(model.weights, dtypes, strict=True)]
-        self._weights = jax.jit(turned)(values)
+        self._weights = jax.jit(transposed)(values)
         self._step_constants = self._constants(self._engine.steps.step_constants)
         self._read_constants = {}
-        self._score = jax.jit(self._scored, donate_argnums=2)
-        self._write = jax.jit(self._written, static_argnums=4)
+        self._score = jax.jit(self._score_segments, donate_argnums=2)
+        self._write = jax.jit(self._write_tokens, static_argnums=4)
 
     def _using(self, weights):
-        """Lets the model compute with turned weights.
+        """Returns a scope in which the model computes with transposed weights.
 
-        A loop enters this in its body. Else XLA would cast the matrices in front of the loop, and
-        every turn would read more.
+        The body of a loop enters the scope. Otherwise XLA would cast the matrices before the loop,
+        and every turn would read more bytes.
         """
-        pairs = zip(self._variables, turned(weights), strict=True)
+        pairs = zip(self._variables, transposed(weights), strict=True)
         return keras.StatelessScope(list(pairs))
 
     def _constants(self, function, *sizes):
         @jax.jit
         def constants(weights):
             with self._using(weights):
-                return turned(function(*sizes))
+                return transposed(function(*sizes))
 
         return constants(self._weights)
 
     def initial_memory(self):
-        # Layers share their zeros, and a buffer can be donated only once.
+        # The layers share one buffer of zeros, and a buffer can be donated only once.
         return jax.tree.map(jnp.copy, self._engine.initial_memory(self._num_rows))
 
     def score(self, tokens, memory, segment_length):
         """Returns nats `(S, B, T)` of all tokens `(B, S * T + 1)` but the first, and memory.
 
-        The memory handed in is used up.
+        The program overwrites the memory of the argument.
         """
         if segment_length not in self._read_constants:
             constants = self._constants(self._engine.constants, segment_length)
@@ -124,10 +125,10 @@ class Programs:
         constants = self._read_constants[segment_length]
         return self._score(self._weights, constants, memory, inputs, targets)
 
-    def _scored(self, weights, constants, memory, inputs, targets):
+    def _score_segments(self, weights, constants, memory, inputs, targets):
         def score_segment(memory, segment):
             with self._using(weights):
-                nll, memory = self._engine.score(*segment, memory, constants=turned(constants))
+                nll, memory = self._engine.score(*segment, memory, constants=transposed(constants))
             return memory, nll
 
         memory, nll = jax.lax.scan(score_segment, memory, (inputs, targets))
@@ -137,16 +138,16 @@ class Programs:
         """Returns tokens `(S, B)` after the pending ones `(B,)`, and their log-probabilities."""
         return self._write(self._weights, self._step_constants, pending, memory, num_tokens, seed)
 
-    def _written(self, weights, constants, pending, memory, num_tokens, seed):
+    def _write_tokens(self, weights, constants, pending, memory, num_tokens, seed):
         rows = jnp.arange(self._num_rows, dtype="int32")
         is_active = jnp.ones_like(rows, "bool")
-        memory, recent = in_place(memory, num_tokens)
+        memory, recent = joint_memory(memory, num_tokens)
 
         def write_token(state, position):
             pending, recent = state
             with self._using(weights):
                 logits, recent = self._engine.steps.step(
-                    pending, is_active, memory, recent, turned(constants)
+                    pending, is_active, memory, recent, transposed(constants)
                 )
             log_probs = jax.nn.log_softmax(logits)
             seeds = functional.row_seeds(jnp.stack([seed, position]), rows)
@@ -159,7 +160,7 @@ class Programs:
 
 
 def largest_difference(config, num_rows):
-    """Returns the largest difference, in nats, of both programs from the model, in float32."""
+    """Returns the largest difference, in nats, between the programs and the model in float32."""
     model = TransformerXL(config, dtype="float32")
     draw_weights(model)
     programs = Programs(model, num_rows, RandomSampler(top_p=1.0))
@@ -169,20 +170,20 @@ def largest_difference(config, num_rows):
     nll, memory = programs.score(tokens, programs.initial_memory(), length)
     longer_nll, _ = programs.score(tokens, programs.initial_memory(), 2 * length)
     written, log_probs = programs.write(tokens[:, -1], memory, 1, length)
-    found, longer = (np.concatenate(each, axis=1) for each in (nll, longer_nll))
+    scored, longer = (np.concatenate(each, axis=1) for each in (nll, longer_nll))
     text = np.concatenate([tokens, written.T], axis=1)
     expected, memory = [], model.initial_memory(num_rows)
     for start in range(0, 5 * length, length):
         segment = text[:, start : start + length + 1]
         nll, memory = jax.jit(model.score)(segment[:, :-1], segment[:, 1:], memory)
         expected.append(nll)
-    scored = np.concatenate(expected[:4], axis=1)
-    pairs = (found, scored), (longer, scored), (-log_probs.T, expected[4])
+    expected_scores = np.concatenate(expected[:4], axis=1)
+    pairs = (scored, expected_scores), (longer, expected_scores), (-log_probs.T, expected[4])
     return max(float(np.abs(one - other).max()) for one, other in pairs)
 
 
-def measured(run, num_tokens, num_rounds):
-    """Returns figures of a function that returns arrays on the device."""
+def speed_of(run, num_tokens, num_rounds):
+    """Returns the speed of a function that returns arrays on the device."""
 
     def seconds():
         started = time.perf_counter()
@@ -199,7 +200,7 @@ def measured(run, num_tokens, num_rounds):
 
 
 def measure(num_rows, num_rounds, num_scored=4096, num_written=256):
-    """Yields figures of evaluation and generation."""
+    """Yields the speed of evaluation with two segment lengths, and of generation."""
     config = LARGE
     model = TransformerXL(config, dtype="mixed_bfloat16")
     programs = Programs(model, num_rows, RandomSampler(temperature=0.9, top_p=1.0))
@@ -214,12 +215,12 @@ def measure(num_rows, num_rounds, num_scored=4096, num_written=256):
 
     for segment_length in (config.segment_length, 4 * config.segment_length):
         run = functools.partial(score, segment_length)
-        figures = measured(run, num_rows * num_scored, num_rounds)
+        figures = speed_of(run, num_rows * num_scored, num_rounds)
         sizes = {"rows": num_rows, "segment_length": segment_length}
         yield {"measured": "evaluation", **sizes, **figures}
     assert int(memory.valid_length.min()) == config.memory_length
     run = functools.partial(programs.write, tokens[:, -1], memory, 1, num_written)
-    figures = measured(run, num_rows * num_written, num_rounds)
+    figures = speed_of(run, num_rows * num_written, num_rounds)
     yield {"measured": "generation", "rows": num_rows, **figures}
 
 

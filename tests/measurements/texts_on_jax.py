@@ -1,10 +1,11 @@
-"""Opens a run, scores, writes, trains and saves, on JAX without TensorFlow as on TensorFlow.
+"""Compares work on a run on JAX without TensorFlow with the same work on TensorFlow.
 
     python -m tests.measurements.texts_on_jax write FOLDER
     KERAS_BACKEND=jax python -m tests.measurements.texts_on_jax compare FOLDER
 
-`write` makes a run with drawn weights and notes the results. `compare` prints the largest
-differences and true for equal texts as JSON; TensorFlow may be missing, and is hidden if not.
+The work is to load a run, score, write texts, train and save. `write` makes a run with random
+weights and writes its results. `compare` prints the largest differences as JSON, and if the texts
+are equal. TensorFlow may be missing; if it is installed, `compare` hides it.
 """
 
 import json
@@ -53,14 +54,14 @@ def write_run(folder):
     run = RunDescription(experiment=EXPERIMENT, data=data)
     generator, weights = np.random.default_rng(0), {}
     for weight in txl_tf.TransformerXL(EXPERIMENT.model).weights:
-        drawn = generator.normal(float("gamma" in weight.path), 0.3, weight.shape)
-        weights[f"model/{weight.path}"] = drawn.astype("float32")
+        numbers = generator.normal(float("gamma" in weight.path), 0.3, weight.shape)
+        weights[f"model/{weight.path}"] = numbers.astype("float32")
     CheckpointStore(folder / "checkpoints", run.identity()).save(7, weights)
     (folder / "run.json").write_bytes(settings_file(run))
 
 
 def analyses_of(model):
-    """Returns nats by weights that follow a text, and attention by distance."""
+    """Returns the nats of dynamic evaluation, and attention by distance."""
     settings = {"batch_size": 1, "dynamic_learning_rate": 0.03, "dynamic_decay": 0.1}
     evaluator = Evaluator(model, txl_tf.EvaluationConfig(**settings))
     nats = score_text(evaluator, ByteTokenizer(), TEXT[:150]).nats[1:]
@@ -74,8 +75,8 @@ def analyses_of(model):
     return {"dynamic": nats, "rows": profiler.last_rows(0, 0), **attention}
 
 
-def results_of(run, saved):
-    """Returns arrays to compare by tolerance, and texts that must be equal."""
+def results_of(run, new_folder):
+    """Returns arrays that are compared with a tolerance, and texts that must be equal."""
     lm = txl_tf.load(run)
     lm.compile(keras.optimizers.Adam(1e-3, global_clipnorm=0.25), sampler="greedy")
     session = lm.session(seed=5, temperature=0.8)
@@ -89,15 +90,15 @@ def results_of(run, saved):
     arrays = {"score": lm.score(TEXT[:150]).nats[1:], "features": lm.embed("Row r of")}
     arrays |= analyses_of(lm.model)
     means = [0.0]
-    note = keras.callbacks.LambdaCallback(
+    append_mean = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: means.append(float(logs["loss"]))
     )
-    lm.fit(TEXT, batch_size=NUM_ROWS, verbose=0, callbacks=[note], validation_data=TEXT[:99])
+    lm.fit(TEXT, batch_size=NUM_ROWS, verbose=0, callbacks=[append_mean], validation_data=TEXT[:99])
     assert lm.step == 7 + NUM_STEPS
     arrays["losses"] = np.diff(np.arange(NUM_STEPS + 1) * means)  # Keras has running means
     arrays["score after training"] = lm.score(TEXT[:150]).nats[1:]
-    lm.save_to_preset(saved)
-    assert txl_tf.load(saved).score(TEXT[:150]).total_nats == lm.score(TEXT[:150]).total_nats
+    lm.save_to_preset(new_folder)
+    assert txl_tf.load(new_folder).score(TEXT[:150]).total_nats == lm.score(TEXT[:150]).total_nats
     return arrays, texts
 
 
@@ -109,7 +110,7 @@ def write(folder):
 
 
 def compare(folder):
-    """Returns the largest differences from the results in a folder, and if texts are equal."""
+    """Returns the largest differences from the results in a folder, and if the texts are equal."""
     arrays, texts = results_of(folder / "run", folder / "saved on JAX")
     expected = np.load(folder / "results.npz", allow_pickle=False)
     report = {name: float(np.abs(each - expected[name]).max()) for name, each in arrays.items()}
@@ -117,6 +118,6 @@ def compare(folder):
 
 
 if __name__ == "__main__":
-    found = {"write": write, "compare": compare}[sys.argv[1]](Path(sys.argv[2]))
-    if found is not None:
-        print(json.dumps(found))
+    report = {"write": write, "compare": compare}[sys.argv[1]](Path(sys.argv[2]))
+    if report is not None:
+        print(json.dumps(report))

@@ -2,9 +2,9 @@
 
     KERAS_BACKEND=jax python -m tests.measurements.train_on_jax --rows 22
 
-It needs JAX, Keras and NumPy, not TensorFlow. Several steps are one program, a scan over
-consecutive segments of a text that is kept on the device; weights, optimizer and memory stay
-there too. The result is one line of JSON.
+It needs JAX, Keras and NumPy, but not TensorFlow. Several steps are one program, a scan over
+consecutive segments of a text. The text, the weights, the optimizer and the memory stay on the
+device. The program prints one line of JSON.
 
 Shape letters: B rows, T segment length, M memory length, K = M + T, V vocabulary.
 """
@@ -24,13 +24,13 @@ from txl_tf.models.presets import PRESETS
 from txl_tf.models.transformer_xl import TransformerXL
 
 PEAK_TFLOPS = 989
-"""Dense bfloat16 products of an NVIDIA H100 SXM, per second."""
+"""Dense bfloat16 operations of an NVIDIA H100 SXM per second, in 10^12."""
 NUM_SEGMENTS = 40
 SEED = 1
 
 
 def flops_per_token(config, num_rows):
-    """Counts the products of one training step, masked pairs included, per token.
+    """Counts the operations of products in a training step per token, with masked pairs.
 
     The backward pass takes twice the forward pass, but memory gets no gradient.
     """
@@ -66,9 +66,9 @@ class Training:
         self.streams = jnp.asarray(streams.astype("uint8"))
         self.steps = jnp.arange(steps_per_call, dtype="int32")
         arguments = self.state, self.streams, self.steps
-        self.program = jax.jit(self.advanced, donate_argnums=0).lower(*arguments).compile()
+        self.program = jax.jit(self.advance, donate_argnums=0).lower(*arguments).compile()
 
-    def advanced(self, state, streams, steps):
+    def advance(self, state, streams, steps):
         """Returns the state after some steps, and their mean loss."""
 
         def step_after(state, step):
@@ -102,7 +102,7 @@ class Training:
 
 
 def main():
-    """Reports the speed on random bytes."""
+    """Measures a preset and prints its figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--preset", default="enwik8_base", choices=sorted(PRESETS))

@@ -7,7 +7,7 @@ import pytest
 from pipelines.jobs.doctor import sum_of_replicas
 from tests.slow_case import slow_case
 from tests.small_models import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
-from tests.tpu_bridge import (
+from tests.tpu_compiler.tpu_bridge import (
     COLLECTIVES,
     NUM_REPLICAS,
     assert_runs_on_replicas,

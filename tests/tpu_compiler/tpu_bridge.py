@@ -1,4 +1,4 @@
-"""What TensorFlow's TPU bridge makes of a function: the way into every program of a TPU."""
+"""Result of TensorFlow's TPU bridge, through which every function becomes a program of a TPU."""
 
 import collections
 import dataclasses
@@ -18,7 +18,7 @@ COLLECTIVES = {
     "tf.XlaAllReduce",
     "tf.XlaReduceScatter",
 }
-# What the host does between the steps: batches, the loop, and handing over variables.
+# Operations of the host between steps: it fetches batches, runs the loop and passes on variables.
 HOST_OPERATIONS = {
     "tf.AddV2",
     "tf.AssignVariableOp",
@@ -52,7 +52,7 @@ class BridgedProgram:
     def _cluster_and_host(self):
         names = set(re.findall(r'"tf_device\.cluster_func".*?func = @(\w+)', self.text))
         functions = self._functions()
-        # The first is what was traced; all others are called by the cluster.
+        # The first function is the traced one; the cluster calls all others.
         host, *others = functions
         assert names <= set(others)
         return "".join(functions[name] for name in others), functions[host]
@@ -71,12 +71,12 @@ class BridgedProgram:
 
     @property
     def num_written(self):
-        """Variables of a replica that the host writes after a step."""
+        """Number of variables of a replica that the host writes after a step."""
         return self.host_operations["tf.AssignVariableOp"]
 
     @property
     def num_aliased(self):
-        """Inputs whose memory an output takes."""
+        """Number of inputs whose memory an output reuses."""
         return len(set(re.findall(r"tf\.aliasing_output = (\d+)", self.text)))
 
     @property
@@ -93,12 +93,12 @@ def _operations(text):
 
 @functools.cache
 def traced_replicas():
-    """The strategy that traces; a process needs only one."""
+    """Returns the strategy that traces; all tests of a process share one."""
     return traced_tpu_strategy(NUM_REPLICAS, packs_variables=True)
 
 
 def through_the_bridge(function):
-    """Sends a concrete function through the bridge."""
+    """Sends a concrete function through the bridge, and returns the program."""
     text = pywrap_mlir.import_function(function, "canonicalize", False)
     return BridgedProgram(pywrap_mlir.experimental_run_pass_pipeline(text, PIPELINE, False))
 
