@@ -212,8 +212,11 @@ class GenerationSession:
         self._capacity = capacity
         self._num_filled, self._has_ended_rows = 0, False
 
-    def _settle(self) -> None:
-        """Enters the state of rest: memory has all tokens but the newest of each row."""
+    def _settle(self, rows: Sequence[np.ndarray] | None = None) -> None:
+        """Enters the state of rest: memory has all tokens but the newest of each row.
+
+        `rows`, an int vector per row, are further tokens to read.
+        """
         state, width = self._state, self._width
         if state is not None and self._num_filled:
             step_state = state.step_state
@@ -226,6 +229,9 @@ class GenerationSession:
             )
             self._rows.add_steps(step_state, lengths, pending)
         self._state = None
+        if rows is not None:
+            # One call then reads these and the tokens that `rewind` left unread.
+            self._rows.append(rows)
         self._rows.read()
 
     @property
@@ -254,9 +260,7 @@ class GenerationSession:
             check_token_ids(row, self._vocabulary_size, "prompt_ids")
         for uses, row in zip(self._uses, rows, strict=True):
             note_read(uses, row)
-        self._settle()
-        self._rows.append(rows)
-        self._rows.read()
+        self._settle(rows)
 
     def constants(self) -> Any:
         """Returns what `write` computes from the weights alone, for several calls.
