@@ -175,6 +175,8 @@ class GenerationSession:
         # `_capacity` places `_num_filled` are filled, and `_has_ended_rows` is true if some rows
         # have filled fewer. `_begin` enters the state of writing, `_settle` the state of rest.
         self._state: DecodingState | None = None
+        self._capacity = self._num_filled = 0
+        self._has_ended_rows = False
 
     def sibling(
         self, seed: int | Sequence[int] | None = None, settings: SamplingConfig | None = None
