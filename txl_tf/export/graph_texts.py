@@ -47,7 +47,8 @@ class GraphTexts(tf.Module):
             return ids
         is_line = tf.strings.regex_full_match(texts, r"(?s).*[\n\r]")
         is_open = tf.cast(tf.logical_not(is_line), tf.int32)
-        return shortened(ids, tf.maximum(ids.row_lengths() - is_open, 0))
+        lengths = tf.maximum(ids.row_lengths() - is_open, 0)
+        return tf.RaggedTensor.from_tensor(ids.to_tensor(), lengths, row_splits_dtype=tf.int32)
 
     def text_of(self, rows: tf.RaggedTensor) -> tf.Tensor:
         """Returns texts in UTF-8, with U+FFFD for invalid bytes."""
@@ -65,11 +66,6 @@ class GraphTexts(tf.Module):
         start = tf.strings.length(before, unit="UTF8_CHAR")
         rest = tf.strings.length(whole, unit="UTF8_CHAR") - start
         return tf.strings.substr(whole, start, tf.maximum(rest, 0), unit="UTF8_CHAR")
-
-
-def shortened(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the first tokens of each row."""
-    return tf.RaggedTensor.from_tensor(rows.to_tensor(), lengths, row_splits_dtype=tf.int32)
 
 
 def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTensor:

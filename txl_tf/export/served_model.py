@@ -14,14 +14,8 @@ import tensorflow as tf
 from txl_tf.config.generation import SamplingConfig
 from txl_tf.export import guards
 from txl_tf.export.graph_texts import GraphTexts, cut_at, traced_once
-from txl_tf.generation.decoding import (
-    PENALTIES,
-    TOKENS_PER_CHECK,
-    DecodingState,
-    TokenRules,
-    token_bias,
-    write_tokens,
-)
+from txl_tf.generation.decoding import TOKENS_PER_CHECK, DecodingState, write_tokens
+from txl_tf.generation.token_rules import PENALTIES, TokenRules, token_bias
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.memory import Memory

@@ -133,7 +133,6 @@ class Signatures:
         task: TaskConfig | None = None,
     ) -> None:
         self._served, self._inputs, self._options = served, inputs, options
-        self._memory = inputs[STATES]
         self._texts, self._head, self._task = texts, head, task
 
     def functions(self) -> dict[str, Any]:
@@ -222,7 +221,7 @@ class Signatures:
 
     def _memory_of_request(self, states, valid_length, num_rows):
         """Returns the checked memory of a request."""
-        sizes = self._memory.shape[1:]
+        sizes = self._inputs[STATES].shape[1:]
         full = tf.stack([num_rows, *sizes])
         meaning = "rows, layers, memory length, width; or [0] in a new session"
         states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)
