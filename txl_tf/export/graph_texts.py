@@ -69,7 +69,7 @@ class GraphTexts(tf.Module):
 
 
 def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTensor:
-    """Refuses rows of fewer tokens; `what` they have instead is a part of the message."""
+    """Refuses rows of fewer tokens than `fewest`; the message says that a text has `what`."""
     is_short = rows.row_lengths() < fewest
     values = guards.refuse_where(is_short, "texts", lambda: f" has {what}.", rows.values)
     return rows.with_values(values)
@@ -78,7 +78,8 @@ def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTenso
 def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
     """Returns texts `(B,)` up to the stop text of `(B, K)` that is complete first.
 
-    Of several that are complete at the same place, it is the longest. An empty one has no effect.
+    If several stop texts are complete at the same place, the longest counts. An empty stop text
+    has no effect.
     """
     # Every character of ASCII that is not a letter, digit or `_` may be escaped.
     escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")

@@ -13,7 +13,7 @@ from txl_tf.samplers import BeamSampler
 from txl_tf.stateless_random import mixed
 
 TOKENS_PER_CHECK = 16
-"""Tokens written before a text is looked through for its end."""
+"""Number of tokens that are written between two searches of a text for its end."""
 
 NOTHING = -1
 """Marks the end of a row in the results."""
@@ -33,13 +33,18 @@ def drawing_seeds(seeds: Any, position: Any) -> Any:
 class DecodingState(NamedTuple):
     """State that changes from token to token.
 
-    `pending`, int32 `(R,)`, are the newest tokens, which are not read yet. `written`, int32
-    `(C, R)`, are the tokens written, `NOTHING` where a row had ended; the first `index` rows are
-    filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or `()`. `uses`, int32 `(R, V)`,
-    are 0 for tokens that were not used, 1 for those that were read, and 1 more each time they were
-    written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`, are the sums of beams, or
-    `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`, int32 `(R,)`, are the tokens
-    read of each row. `position`, a number or `(R,)`, are the tokens drawn in the whole text.
+    `pending`, int32 `(R,)`, holds the newest token of each row, which the model reads next.
+    `step_state` is the state of the model between two steps.
+    `written`, int32 `(C, R)`, holds the tokens that were written, and `NOTHING` after a row's end.
+    Its first `index` places are filled.
+    `nats`, float32 `(C, R)`, holds the nats of these tokens, or is `()` if nats are not needed.
+    `uses`, int32 `(R, V)`, is 0 for a token that was neither read nor written. A token that was
+    read or written has 1, and 1 more for each time that it was written. Without penalties the
+    shape is `(R, 0)`.
+    `totals`, float32 `(R,)`, holds the totals of a `BeamSampler`, or is `()` without beams.
+    `is_finished`, bool `(R,)`, marks the rows that ended.
+    `lengths`, int32 `(R,)`, counts the tokens of each row that the loop read.
+    `position`, a number or `(R,)`, counts the tokens that were drawn for the whole text.
     """
 
     pending: Any

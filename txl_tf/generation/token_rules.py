@@ -14,11 +14,13 @@ from txl_tf.layers.token_ids import check_token_ids
 from txl_tf.samplers import SETTINGS, RandomSampler, restricted
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-"""Fields of `GenerationConfig` and of `TokenRules` that lower the scores of used tokens."""
+"""Fields of `GenerationConfig` and `TokenRules` that change the scores of used tokens."""
 
 
 class TokenRules(NamedTuple):
-    """Choice of tokens, and the tokens that end a text; numbers for all rows, or tensors `(R,)`.
+    """Rules that choose the next token and end a text.
+
+    A penalty is a number for all rows, or a tensor `(R,)`.
 
     The repetition penalty is from [Keskar et al., 2019](https://arxiv.org/abs/1909.05858),
     Section 4.1: positive scores are divided by it and negative ones multiplied. Scores are the
@@ -36,7 +38,7 @@ class TokenRules(NamedTuple):
 
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any], **rules: Any) -> Self:
-        """Returns the rules of `SETTINGS`, of `PENALTIES` and of a `bias`, by name."""
+        """Returns the rules of settings by name: `SETTINGS`, `PENALTIES` and an optional `bias`."""
         random = RandomSampler(**{name: settings[name] for name in SETTINGS})
         penalties = {name: settings[name] for name in PENALTIES}
         return cls(**{"sampler": random, **penalties, "bias": settings.get("bias"), **rules})
@@ -68,9 +70,9 @@ class TokenRules(NamedTuple):
 def token_bias(
     settings: SamplingConfig, excluded_token_ids: Sequence[int], vocabulary_size: int
 ) -> np.ndarray | None:
-    """Returns the `logit_bias` of all tokens, float32 `(V,)`, or `None` if nothing is added.
+    """Returns the bias of all tokens, float32 `(V,)`, or `None` if no token has one.
 
-    It is minus infinity for tokens that are never written.
+    The bias is minus infinity for excluded tokens, which are never written.
     """
     biased = [int(token_id) for token_id, _ in settings.logit_bias]
     check_token_ids(biased, vocabulary_size, "logit_bias")
