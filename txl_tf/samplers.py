@@ -141,7 +141,7 @@ class BeamSampler:
 class GreedySampler:
     """Greedy sampler: the token with the highest logit, the first of equals.
 
-    It is called as `RandomSampler`, and does not use the seed.
+    Its call has the arguments of `RandomSampler`, and does not use the seed.
     """
 
     def __call__(self, logits, seed):
