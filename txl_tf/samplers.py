@@ -141,7 +141,7 @@ class BeamSampler:
 class GreedySampler:
     """Greedy sampler: the token with the highest logit, the first of equals.
 
-    It is called as `RandomSampler`, and does not use the seed.
+    Its call has the arguments of `RandomSampler`, and does not use the seed.
     """
 
     def __call__(self, logits, seed):
@@ -150,7 +150,7 @@ class GreedySampler:
 
 
 def is_per_row(setting):
-    """Returns True for a tensor with a value per row."""
+    """True if the setting is a tensor with a value per row."""
     return len(getattr(setting, "shape", ())) > 0
 
 
@@ -250,9 +250,10 @@ def get(sampler: Any) -> Any:
 
 
 def choose(sampler: Any, settings: Mapping[str, Any], default: Any = None) -> Any:
-    """Returns the given sampler, or a `RandomSampler` with the given ones of `SETTINGS`.
+    """Returns the sampler, or a `RandomSampler` of the `SETTINGS` that `settings` contains.
 
-    `default` is used if nothing is given. Raises ValueError if a sampler and a setting are given.
+    Without a sampler and settings, it returns `default`, or a `RandomSampler` if that is `None`.
+    Raises ValueError if there are both a sampler and a setting.
     """
     options = {name: settings[name] for name in SETTINGS if name in settings}
     if sampler is None:

@@ -12,7 +12,8 @@ from keras import ops
 from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.strategy import AnyStrategy
 from txl_tf.evaluation.result import perplexity
-from txl_tf.generation.decoding import DecodingState, TokenRules, write_tokens
+from txl_tf.generation.decoding import DecodingState, write_tokens
+from txl_tf.generation.token_rules import TokenRules
 from txl_tf.inference.segment_reader import SegmentBatch, read_batches, segments
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.models.memory import Memory

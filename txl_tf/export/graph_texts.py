@@ -47,7 +47,8 @@ class GraphTexts(tf.Module):
             return ids
         is_line = tf.strings.regex_full_match(texts, r"(?s).*[\n\r]")
         is_open = tf.cast(tf.logical_not(is_line), tf.int32)
-        return shortened(ids, tf.maximum(ids.row_lengths() - is_open, 0))
+        lengths = tf.maximum(ids.row_lengths() - is_open, 0)
+        return tf.RaggedTensor.from_tensor(ids.to_tensor(), lengths, row_splits_dtype=tf.int32)
 
     def text_of(self, rows: tf.RaggedTensor) -> tf.Tensor:
         """Returns texts in UTF-8, with U+FFFD for invalid bytes."""
@@ -67,13 +68,8 @@ class GraphTexts(tf.Module):
         return tf.strings.substr(whole, start, tf.maximum(rest, 0), unit="UTF8_CHAR")
 
 
-def shortened(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the first tokens of each row."""
-    return tf.RaggedTensor.from_tensor(rows.to_tensor(), lengths, row_splits_dtype=tf.int32)
-
-
 def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTensor:
-    """Refuses rows of fewer tokens; `what` they have instead is a part of the message."""
+    """Refuses rows of fewer tokens than `fewest`; the message says that a text has `what`."""
     is_short = rows.row_lengths() < fewest
     values = guards.refuse_where(is_short, "texts", lambda: f" has {what}.", rows.values)
     return rows.with_values(values)
@@ -82,7 +78,8 @@ def long_enough(rows: tf.RaggedTensor, fewest: int, what: str) -> tf.RaggedTenso
 def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
     """Returns texts `(B,)` up to the stop text of `(B, K)` that is complete first.
 
-    Of several that are complete at the same place, it is the longest. An empty one has no effect.
+    If several stop texts are complete at the same place, the longest counts. An empty stop text
+    has no effect.
     """
     # Every character of ASCII that is not a letter, digit or `_` may be escaped.
     escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")

@@ -137,28 +137,6 @@ def _split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
     return tf.strings.split(tf.where(tf.equal(texts, ""), tf.constant(""), marked))
 
 
-def _join_words(
-    token_ids: tf.RaggedTensor, tokens: tf.Tensor, mark_id: int | None, is_double: bool
-) -> tf.Tensor:
-    """Joins the words of int32 ragged ids `[B, T]` into texts `[B]`, like `join_words`.
-
-    Raises tf.errors.InvalidArgumentError for an id outside the vocabulary.
-    """
-    words = tf.gather(tokens, token_ids)
-    if mark_id is None:
-        return tf.strings.reduce_join(words, axis=-1, separator=" ")
-    is_mark = tf.equal(token_ids, mark_id)
-    words = tf.ragged.map_flat_values(tf.where, is_mark, "\n", words)
-    if is_double:
-        marks = is_mark.to_tensor(default_value=False)
-        is_odd = tf.math.cumsum(tf.cast(marks, tf.int32), axis=1) % 2 == 1
-        opens = marks & tf.equal(is_odd, tf.pad(marks, [[0, 0], [0, 1]])[:, :1])
-        is_kept = tf.RaggedTensor.from_tensor(~opens, lengths=token_ids.row_lengths())
-        words = tf.ragged.boolean_mask(words, is_kept)
-    texts = tf.strings.reduce_join(words, axis=-1, separator=" ")
-    return tf.strings.regex_replace(tf.strings.regex_replace(texts, " \n", "\n"), "\n ", "\n")
-
-
 class _Rule(GraphTokenizer):
     """Base class of tokenizers that split words by a `WordRule`."""
 
@@ -169,7 +147,20 @@ class _Rule(GraphTokenizer):
         self._tokens = tf.constant(tokenizer.token_texts())
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        return _join_words(token_ids, self._tokens, self._mark_id, self._rule.add_double_eos)
+        words = tf.gather(self._tokens, token_ids)
+        if self._mark_id is None:
+            return tf.strings.reduce_join(words, axis=-1, separator=" ")
+        is_mark = tf.equal(token_ids, self._mark_id)
+        words = tf.ragged.map_flat_values(tf.where, is_mark, "\n", words)
+        if self._rule.add_double_eos:
+            # Each line is between two marks; only the second is its end.
+            marks = is_mark.to_tensor(default_value=False)
+            is_odd = tf.math.cumsum(tf.cast(marks, tf.int32), axis=1) % 2 == 1
+            opens = marks & tf.equal(is_odd, tf.pad(marks, [[0, 0], [0, 1]])[:, :1])
+            is_kept = tf.RaggedTensor.from_tensor(~opens, lengths=token_ids.row_lengths())
+            words = tf.ragged.boolean_mask(words, is_kept)
+        texts = tf.strings.reduce_join(words, axis=-1, separator=" ")
+        return tf.strings.regex_replace(tf.strings.regex_replace(texts, " \n", "\n"), "\n ", "\n")
 
 
 class _WordPiece(_Rule):
@@ -210,7 +201,9 @@ def graph_tokenizer(tokenizer: Tokenizer) -> GraphTokenizer:
     forms: dict[str, Any] = {
         "bytes": _Byte,
         "characters": _Character,
+        "ids": _Word,
         "sentencepiece": _SentencePiece,
+        "wordpiece": _WordPiece,
+        "words": _Word,
     }
-    forms |= {"ids": _Word, "words": _Word, "wordpiece": _WordPiece}
     return forms[tokenizer.kind](tokenizer)

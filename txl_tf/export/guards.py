@@ -40,7 +40,11 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
     result = refuse_unless(
         tf.equal(tf.rank(tensor), len(axes)),
         lambda: tf.strings.join(
-            [f"{name} has the shape ", _shape_text(tensor), f"; it must be ({', '.join(axes)})."]
+            [
+                f"{name} has the shape ",
+                _vector_text(tf.shape(tensor)),
+                f"; it must be ({', '.join(axes)}).",
+            ]
         ),
         tensor,
     )
@@ -116,11 +120,11 @@ def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str
     """
     texts = tf.stack([_vector_text(shape) for shape in shapes])
     return refuse_unless(
-        tf.reduce_any(tf.equal(_shape_text(tensor), texts)),
+        tf.reduce_any(tf.equal(_vector_text(tf.shape(tensor)), texts)),
         lambda: tf.strings.join(
             [
                 f"{name} has the shape ",
-                _shape_text(tensor),
+                _vector_text(tf.shape(tensor)),
                 "; it must be ",
                 tf.strings.reduce_join(texts, separator=" or "),
                 f": {meaning}.",
@@ -192,10 +196,6 @@ def _text(number: tf.Tensor) -> tf.Tensor:
     if number.dtype.is_floating:
         return tf.strings.as_string(tf.cast(number, tf.float32), shortest=True)
     return tf.strings.as_string(number)
-
-
-def _shape_text(tensor: tf.Tensor) -> tf.Tensor:
-    return _vector_text(tf.shape(tensor))
 
 
 def _vector_text(vector: tf.Tensor) -> tf.Tensor:

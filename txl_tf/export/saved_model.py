@@ -34,7 +34,6 @@ from txl_tf.storage.files import (
 from txl_tf.storage.listed_files import CHECKSUMS_FILE, files_below
 from txl_tf.storage.staging import StagingFolder
 
-_DEFAULT = "serving_default"
 _MAKE_ROOM = "Make room, or choose another folder."
 
 
@@ -110,12 +109,12 @@ def export_saved_model(
     root.texts = None if tokenizer is None else GraphTexts(tokenizer, options.max_text_bytes)
     served_model = ServedModel(language_model, root.weights, excluded_ids, completion, root.texts)
     inputs = known_inputs(language_model.config, completion)
+    root.head = None
     if head is not None:
-        of_head = {variable.path: variable.numpy() for variable in head.weights}
-        root.head = ServedWeights(of_head, "float32")
-    parts = (root.texts, getattr(root, "head", None), task)
-    signatures = Signatures(served_model, inputs, options, *parts).functions()
-    write_version(os.fspath(folder), root, signatures, inputs, files)
+        head_weights = {variable.path: variable.numpy() for variable in head.weights}
+        root.head = ServedWeights(head_weights, "float32")
+    signatures = Signatures(served_model, inputs, options, root.texts, root.head, task)
+    write_version(os.fspath(folder), root, signatures.functions(), inputs, files)
     return folder
 
 
@@ -169,17 +168,25 @@ def write_version(
         StagingFolder(folder, last_file=GRAPH_FILE) as staging,
     ):
         functions = {name: each.get_concrete_function() for name, each in signatures.items()}
-        functions = {_DEFAULT: next(iter(functions.values())), **functions}
+        functions = {
+            tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: next(iter(functions.values())),
+            **functions,
+        }
         options = tf.saved_model.SaveOptions(save_debug_info=False)
         tf.saved_model.save(root, staging.path, functions, options)
         _describe_inputs(os.path.join(staging.path, GRAPH_FILE), inputs)
-        # It identifies the graph as it was; the checksums identify all files.
+        # The fingerprint identifies the graph before its inputs were described. The checksums
+        # identify all files.
         remove_file(os.path.join(staging.path, "fingerprint.pb"))
         for name, content in files.items():
             path = os.path.join(staging.path, name)
             make_folder(os.path.dirname(path))
             write_file(path, content)
-        _write_checksums(staging.path)
+        lines = [
+            f"{file_sha256(os.path.join(staging.path, name))}  {name}\n"
+            for name in files_below(staging.path)
+        ]
+        write_file(os.path.join(staging.path, CHECKSUMS_FILE), "".join(lines).encode())
         staging.publish()
 
 
@@ -199,8 +206,3 @@ def _describe_inputs(path: str, inputs: dict[str, Input]) -> None:
                 default = tf.make_tensor_proto(source.default, source.dtype)
                 definition.defaults[name].CopyFrom(default)
     write_file(path, saved_model.SerializeToString(deterministic=True))
-
-
-def _write_checksums(folder: str) -> None:
-    lines = [f"{file_sha256(os.path.join(folder, name))}  {name}\n" for name in files_below(folder)]
-    write_file(os.path.join(folder, CHECKSUMS_FILE), "".join(lines).encode())

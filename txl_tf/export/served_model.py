@@ -14,14 +14,8 @@ import tensorflow as tf
 from txl_tf.config.generation import SamplingConfig
 from txl_tf.export import guards
 from txl_tf.export.graph_texts import GraphTexts, cut_at, traced_once
-from txl_tf.generation.decoding import (
-    PENALTIES,
-    TOKENS_PER_CHECK,
-    DecodingState,
-    TokenRules,
-    token_bias,
-    write_tokens,
-)
+from txl_tf.generation.decoding import TOKENS_PER_CHECK, DecodingState, write_tokens
+from txl_tf.generation.token_rules import PENALTIES, TokenRules, token_bias
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.graph_reader import read_in_graph
 from txl_tf.models.memory import Memory
@@ -30,7 +24,7 @@ from txl_tf.samplers import SETTINGS
 
 # Biases and norms are a thousandth of the weights, and each matters more.
 _MIN_MATRIX_ELEMENTS = 4096
-# A scale takes as many bytes as four int8 numbers.
+# A float32 scale takes as many bytes as four int8 numbers.
 _MIN_NUMBERS_PER_SCALE = 32
 _LARGEST_INT8 = 127
 
@@ -38,13 +32,13 @@ _LARGEST_INT8 = 127
 class ServedWeights(tf.Module):
     """Weights of a model as an export stores them, optionally in fewer bits.
 
-    In int8 a matrix has one scale per row or one per column, whichever loses less; a weight is
-    the scale times a number in [-127, 127]. `values` are always float32.
+    In int8 a matrix has one scale per row or one per column; the choice is the one with the smaller
+    squared error. A weight is the scale times a number in [-127, 127]. `values` are always float32.
     """
 
     def __init__(self, weights: Mapping[str, np.ndarray], stored_as: str) -> None:
         super().__init__(name="weights")
-        # By path, which is their name in the SavedModel too.
+        # The keys are paths of the weights, which also name them in the SavedModel.
         self._numbers: dict[str, tf.Variable] = {}
         self._scales: dict[str, tf.Variable] = {}
         for path, weight in weights.items():
@@ -174,7 +168,7 @@ class ServedModel:
     def _score(self, token_ids, target_ids, lengths, memory):
         """Returns nats of the targets `(B, T)`, zeros after a row's length, and the next memory."""
         weights, num_tokens = self._weights.values(), tf.shape(token_ids)[1]
-        # Targets of whole segments.
+        # The last segment may be longer than the rest of the targets.
         target_ids = tf.pad(target_ids, [[0, 0], [0, self.config.segment_length]])
 
         def use(nll, hidden, start):
@@ -217,7 +211,7 @@ class ServedModel:
         """Writes after rows `(B, T)` of 1 or more tokens.
 
         Returns tokens `(B, S)` and their nats `(B, S)`, zeros after a row's end, counts `(B,)`, and
-        the memory of all tokens but the last.
+        the memory of all tokens but the last of each row.
         """
         weights = self._weights.values()
         read_ids = token_ids[:, : tf.reduce_max(lengths) - 1]
@@ -277,10 +271,11 @@ class ServedModel:
 
     def _has_new_stop(self, last_ids, state, stop):
         """Marks the rows in which one of the newest tokens completes a stop text, bool `(B,)`."""
-        # A token has at least a byte.
+        # Each token has at least one byte, so a stop text has at most as many tokens as bytes.
         count = TOKENS_PER_CHECK + tf.reduce_max(tf.strings.length(stop))
         start = tf.maximum(state.index - count, 0)
-        # Rows that ended have no token, and any will do.
+        # Rows that ended have `NOTHING`, which has no text. Any token can replace it, because a row
+        # that ended stays finished.
         tokens = tf.maximum(tf.concat([last_ids[None], state.written], axis=0), 0)
         pair = tokens[start : start + 1], tokens[start + 1 : state.index + 1]
         rows = (

@@ -50,15 +50,15 @@ class ExportOptions(FrozenConfig):
 
 
 class Input(NamedTuple):
-    """Input of a signature; `shape` is what clients are shown, `None` is no default."""
+    """Input of a signature. Clients see `shape`; an input whose default is `None` is required."""
 
     dtype: tf.DType | str
     shape: list[int]
     default: Any = None
 
 
-def known_inputs(config: ModelConfig, given: GenerationConfig) -> dict[str, Input]:
-    """Returns all inputs by name; the defaults are `given`, and a scalar stands for all rows."""
+def known_inputs(config: ModelConfig, completion: GenerationConfig) -> dict[str, Input]:
+    """Returns all inputs by name, with the defaults of `completion`; a scalar is for all rows."""
     memory_shape = [config.num_layers, config.effective_memory_length, config.hidden_dim]
     return {
         "texts": Input(tf.string, [-1]),
@@ -66,10 +66,10 @@ def known_inputs(config: ModelConfig, given: GenerationConfig) -> dict[str, Inpu
         "token_ids": Input(tf.int32, [-1, -1]),
         "target_ids": Input(tf.int32, [-1, -1]),
         "lengths": Input(tf.int32, [-1], -1),  # all tokens of each row
-        "max_tokens": Input(tf.int32, [-1], given.max_tokens),
-        **{name: Input(dtype, [-1], getattr(given, name)) for name, dtype in SETTINGS.items()},
-        "seed": Input(tf.int32, [-1], NEW_SEED if given.seed is None else given.seed),
-        "stop": Input(tf.string, [-1, -1], [given.stop or [""]]),
+        "max_tokens": Input(tf.int32, [-1], completion.max_tokens),
+        **{name: Input(dtype, [-1], getattr(completion, name)) for name, dtype in SETTINGS.items()},
+        "seed": Input(tf.int32, [-1], NEW_SEED if completion.seed is None else completion.seed),
+        "stop": Input(tf.string, [-1, -1], [completion.stop or [""]]),
         "stop_token_ids": Input(tf.int32, [-1, -1], [[NOTHING]]),
         STATES: Input(tf.float32, [-1, *memory_shape], np.zeros([0])),
         VALID_LENGTH: Input(tf.int32, [-1], 0),
@@ -79,7 +79,7 @@ def known_inputs(config: ModelConfig, given: GenerationConfig) -> dict[str, Inpu
 def signature(
     function: Callable[..., Any], inputs: dict[str, Input], names: tuple[str, ...]
 ) -> Any:
-    """Returns a `tf.function` of named inputs, whose shapes are open, because guards check them."""
+    """Returns a `tf.function` of named inputs. Guards check their shapes, so these are open."""
 
     def signature_function(*tensors):
         return function(*tensors)
@@ -89,9 +89,9 @@ def signature(
 
 
 def checked_settings(
-    given: Any, stop_token_ids: tf.Tensor, stop: tf.Tensor, max_output_tokens: int
+    values: Any, stop_token_ids: tf.Tensor, stop: tf.Tensor, max_output_tokens: int
 ) -> dict[str, tf.Tensor]:
-    """Returns checked settings of all rows; `given` is a request's, in order."""
+    """Returns checked settings of all rows; `values` are in the order of `_SETTINGS`."""
     num_rows = tf.shape(stop_token_ids)[0]
     ranges = {
         "max_tokens": (1, max_output_tokens),
@@ -102,25 +102,25 @@ def checked_settings(
     }
     rows = {
         name: guards.row_vector(value, name, num_rows)
-        for name, value in zip(_SETTINGS, given, strict=True)
+        for name, value in zip(_SETTINGS, values, strict=True)
     }
     for name, (lowest, highest) in ranges.items():
         rows[name] = guards.in_range(rows[name], name, lowest, highest)
-    # Neither a seed of the exporting program nor a state of the server may decide it.
+    # Neither a seed of the exporting program nor a state of the server may decide a new seed.
     new_seeds = tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
     rows["seed"] = tf.where(rows["seed"] == NEW_SEED, new_seeds, rows["seed"])
-    # At least one, which has no effect.
+    # Each row needs at least one stop text; an empty one has no effect.
     stop = tf.concat([stop, tf.fill([num_rows, 1], "")], axis=1)
     return {**rows, "stop_token_ids": stop_token_ids, "stop": stop}
 
 
 class Signatures:
-    """Signatures of an export; rows may differ in length, and each is answered as if it were alone.
+    """Signatures of an export, which answer each row independently of the other rows.
 
-    Those on token ids take memory and return the next. On the wire memory is one tensor of hidden
-    states `(B, L, M, D)` and the valid lengths `(B,)`. Rows that have read nothing may send an
-    empty vector, the default. `M` is 0 for a model without recurrence. `head` holds the weights of
-    the head of `task` in their order.
+    Rows may differ in length. The signatures of token ids take memory and return the next memory.
+    On the wire memory is one tensor of hidden states `(B, L, M, D)` and the valid lengths `(B,)`.
+    Rows that have read nothing may send an empty vector, the default. `M` is 0 for a model without
+    recurrence. `head` holds the weights of the head of `task` in their order.
     """
 
     def __init__(
@@ -133,7 +133,6 @@ class Signatures:
         task: TaskConfig | None = None,
     ) -> None:
         self._served, self._inputs, self._options = served, inputs, options
-        self._memory = inputs[STATES]
         self._texts, self._head, self._task = texts, head, task
 
     def functions(self) -> dict[str, Any]:
@@ -166,7 +165,7 @@ class Signatures:
         return functions
 
     def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
-        """Scores targets `(B, T)` in nats; each follows the token at the same index.
+        """Scores targets `(B, T)` in nats. A target follows the token at the same index.
 
         The first `lengths` `(B,)` tokens of a row count. Returns `nll` `(B, T)`, `total_nll` and
         `num_scored` `(B,)`, and the next memory.
@@ -222,7 +221,7 @@ class Signatures:
 
     def _memory_of_request(self, states, valid_length, num_rows):
         """Returns the checked memory of a request."""
-        sizes = self._memory.shape[1:]
+        sizes = self._inputs[STATES].shape[1:]
         full = tf.stack([num_rows, *sizes])
         meaning = "rows, layers, memory length, width; or [0] in a new session"
         states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)

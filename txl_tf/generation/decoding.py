@@ -1,96 +1,22 @@
-"""The decoding loop, and the rules that choose and end its tokens.
+"""The loop that writes tokens, and its state.
 
-Shape letters used in this module: R rows, C capacity, V vocabulary, K token ids.
+Shape letters used in this module: R rows, C capacity, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 from keras import ops
 
-from txl_tf.config.generation import SamplingConfig
-from txl_tf.layers.token_ids import check_token_ids
-from txl_tf.samplers import SETTINGS, BeamSampler, RandomSampler, restricted
+from txl_tf.generation.token_rules import TokenRules
+from txl_tf.samplers import BeamSampler
 from txl_tf.stateless_random import mixed
 
-PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-"""Fields of `GenerationConfig` and of `TokenRules` that lower the scores of used tokens."""
-
 TOKENS_PER_CHECK = 16
-"""Tokens written before a text is looked through for its end."""
+"""Number of tokens that are written between two searches of a text for its end."""
 
 NOTHING = -1
 """Marks the end of a row in the results."""
-
-
-class TokenRules(NamedTuple):
-    """Choice of tokens, and the tokens that end a text; numbers for all rows, or tensors `(R,)`.
-
-    The repetition penalty is from [Keskar et al., 2019](https://arxiv.org/abs/1909.05858),
-    Section 4.1: positive scores are divided by it and negative ones multiplied. Scores are the
-    logits of the model. With an adaptive softmax over clusters, which has no logits of all tokens,
-    they are log-probabilities. The bias is `(V,)` or `(R, V)`; tokens with minus infinity are never
-    written. Stop ids are a sequence, or a tensor `(R, K)` in which -1 stands for no id.
-    """
-
-    sampler: Any
-    repetition_penalty: Any = 1.0
-    frequency_penalty: Any = 0.0
-    presence_penalty: Any = 0.0
-    bias: Any = None
-    stop_token_ids: Any = ()
-
-    @classmethod
-    def of_settings(cls, settings: Mapping[str, Any], **rules: Any) -> Self:
-        """Returns the rules of `SETTINGS`, of `PENALTIES` and of a `bias`, by name."""
-        random = RandomSampler(**{name: settings[name] for name in SETTINGS})
-        penalties = {name: settings[name] for name in PENALTIES}
-        return cls(**{"sampler": random, **penalties, "bias": settings.get("bias"), **rules})
-
-    def scores(self, logits: Any, uses: Any) -> Any:
-        """Returns the scores `(R, V)` to choose by; `uses` is as in a `DecodingState`."""
-        logits = ops.cast(logits, "float32")
-        if uses.shape[1] > 0:
-            counts = ops.cast(ops.maximum(uses - 1, 0), "float32")
-            is_written = ops.cast(counts > 0, "float32")
-
-            def penalize(logits: Any, penalty: Any) -> Any:
-                lowered = ops.where(logits > 0, logits / penalty, logits * penalty)
-                return ops.where(uses > 0, lowered, logits)
-
-            logits = restricted(logits, self.repetition_penalty, 1.0, penalize)
-            for penalty, amount in (
-                (self.frequency_penalty, counts),
-                (self.presence_penalty, is_written),
-            ):
-                logits = restricted(logits, penalty, 0.0, lambda x, p, a=amount: x - p * a)
-        return logits if self.bias is None else logits + self.bias
-
-    def is_stop(self, token_ids: Any) -> Any:
-        """Marks the tokens that end their texts, bool `(R,)`."""
-        stops = self.stop_token_ids
-        if not ops.is_tensor(stops):
-            stops = ops.convert_to_tensor(np.array([list(stops)], np.int32))
-        return ops.any(ops.equal(token_ids[:, None], stops), axis=1)
-
-
-def token_bias(
-    settings: SamplingConfig, excluded_token_ids: Sequence[int], vocabulary_size: int
-) -> np.ndarray | None:
-    """Returns the `logit_bias` of all tokens, float32 `(V,)`, or `None` if nothing is added.
-
-    It is minus infinity for tokens that are never written.
-    """
-    biased = [int(token_id) for token_id, _ in settings.logit_bias]
-    check_token_ids(biased, vocabulary_size, "logit_bias")
-    check_token_ids(list(excluded_token_ids), vocabulary_size, "excluded_token_ids")
-    if not biased and not len(excluded_token_ids):
-        return None
-    bias = np.zeros((vocabulary_size,), np.float32)
-    bias[biased] = [number for _, number in settings.logit_bias]
-    bias[list(excluded_token_ids)] = -np.inf
-    return bias
 
 
 def drawing_seeds(seeds: Any, position: Any) -> Any:
@@ -107,13 +33,18 @@ def drawing_seeds(seeds: Any, position: Any) -> Any:
 class DecodingState(NamedTuple):
     """State that changes from token to token.
 
-    `pending`, int32 `(R,)`, are the newest tokens, which are not read yet. `written`, int32
-    `(C, R)`, are the tokens written, `NOTHING` where a row had ended; the first `index` rows are
-    filled. `nats`, float32 `(C, R)`, are the nats of those tokens, or `()`. `uses`, int32 `(R, V)`,
-    are 0 for tokens that were not used, 1 for those that were read, and 1 more each time they were
-    written; or `(R, 0)` without penalties. `totals`, float32 `(R,)`, are the sums of beams, or
-    `()`. `is_finished`, bool `(R,)`, marks rows that ended, `lengths`, int32 `(R,)`, are the tokens
-    read of each row. `position`, a number or `(R,)`, are the tokens drawn in the whole text.
+    `pending`, int32 `(R,)`, holds the newest token of each row, which the model reads next.
+    `step_state` is the state of the model between two steps.
+    `written`, int32 `(C, R)`, holds the tokens that were written, and `NOTHING` after a row's end.
+    Its first `index` places are filled.
+    `nats`, float32 `(C, R)`, holds the nats of these tokens, or is `()` if nats are not needed.
+    `uses`, int32 `(R, V)`, is 0 for a token that was neither read nor written. A token that was
+    read or written has 1, and 1 more for each time that it was written. Without penalties the
+    shape is `(R, 0)`.
+    `totals`, float32 `(R,)`, holds the totals of a `BeamSampler`, or is `()` without beams.
+    `is_finished`, bool `(R,)`, marks the rows that ended.
+    `lengths`, int32 `(R,)`, counts the tokens of each row that the loop read.
+    `position`, a number or `(R,)`, counts the tokens that were drawn for the whole text.
     """
 
     pending: Any
@@ -165,17 +96,6 @@ class DecodingState(NamedTuple):
         )
 
 
-def note_read(uses: np.ndarray, token_ids: np.ndarray) -> None:
-    """Counts tokens that were read in `uses` `(V,)`, see `DecodingState`."""
-    uses[token_ids] = np.maximum(uses[token_ids], 1)
-
-
-def note_written(uses: np.ndarray, token_ids: np.ndarray) -> None:
-    """Counts tokens that were written in `uses` `(V,)`, see `DecodingState`."""
-    note_read(uses, token_ids)
-    np.add.at(uses, token_ids, 1)
-
-
 def write_tokens(
     step: Callable[[Any, Any, Any], tuple[Any, Any]],
     rules: TokenRules,
@@ -195,9 +115,6 @@ def write_tokens(
     def is_active(count: Any, state: DecodingState) -> Any:
         return ops.logical_and(ops.logical_not(state.is_finished), count < max_tokens)
 
-    def continues(count: Any, state: DecodingState) -> Any:
-        return ops.any(is_active(count, state))
-
     def body(count: Any, state: DecodingState) -> tuple[Any, DecodingState]:
         # 1. The newest token of each row is read.
         is_written = is_active(count, state)
@@ -212,13 +129,16 @@ def write_tokens(
             state = state.reordered(parents, select)._replace(totals=totals)  # type: ignore[arg-type]
             is_written, logits = (ops.take(each, parents, axis=0) for each in (is_written, logits))
         else:
-            token_ids = rules.sampler(scores, drawing_seeds(seeds, state.position))
-            token_ids = ops.cast(token_ids, "int32")
+            token_ids = ops.cast(
+                rules.sampler(scores, drawing_seeds(seeds, state.position)), "int32"
+            )
         # 3. The token is noted.
         return count + 1, _with_tokens(rules, state, logits, token_ids, is_written)
 
     first = ops.convert_to_tensor(0, "int32")
-    return ops.while_loop(continues, body, (first, state))[1]
+    return ops.while_loop(
+        lambda count, state: ops.any(is_active(count, state)), body, (first, state)
+    )[1]
 
 
 def _with_tokens(

@@ -15,16 +15,13 @@ from keras import ops
 
 from txl_tf import samplers
 from txl_tf.config.generation import DEFAULT_NEW_TOKENS, SamplingConfig, new_seed
-from txl_tf.generation.decoding import (
-    NOTHING,
+from txl_tf.generation.decoding import NOTHING, TOKENS_PER_CHECK, DecodingState, write_tokens
+from txl_tf.generation.token_rules import (
     PENALTIES,
-    TOKENS_PER_CHECK,
-    DecodingState,
     TokenRules,
     note_read,
     note_written,
     token_bias,
-    write_tokens,
 )
 from txl_tf.generation.row_memory import RowMemory
 from txl_tf.inference.engine import InferenceEngine

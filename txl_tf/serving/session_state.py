@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from txl_tf.generation.decoding import note_written
+from txl_tf.generation.token_rules import note_written
 
 
 class SessionState(NamedTuple):

@@ -10,8 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.generation.decoding import PENALTIES, DecodingState, TokenRules, write_tokens
+from txl_tf.generation.decoding import DecodingState, write_tokens
 from txl_tf.generation.session import CAPACITY, writing_engine
+from txl_tf.generation.token_rules import PENALTIES, TokenRules
 from txl_tf.inference.segment_reader import joined_rows
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.samplers import SETTINGS

@@ -25,8 +25,8 @@ from txl_tf.causal_lm.text_pieces import TextPieces, prompt_tokens
 from txl_tf.config.generation import new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.errors import UsageError
-from txl_tf.generation.decoding import note_read, token_bias
 from txl_tf.generation.session import writing_engine
+from txl_tf.generation.token_rules import note_read, token_bias
 from txl_tf.imports import is_on_jax
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.segment_reader import SegmentReader
