@@ -16,6 +16,7 @@ from keras import ops
 from txl_tf import samplers
 from txl_tf.config.generation import DEFAULT_NEW_TOKENS, SamplingConfig, new_seed
 from txl_tf.generation.decoding import NOTHING, TOKENS_PER_CHECK, DecodingState, write_tokens
+from txl_tf.generation.row_memory import RowMemory
 from txl_tf.generation.token_rules import (
     PENALTIES,
     TokenRules,
@@ -23,7 +24,6 @@ from txl_tf.generation.token_rules import (
     note_written,
     token_bias,
 )
-from txl_tf.generation.row_memory import RowMemory
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.compiled_parts import compiled
 from txl_tf.layers.token_ids import check_token_ids
