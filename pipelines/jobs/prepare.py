@@ -4,7 +4,7 @@
     txl prepare --corpus enwik8 --out DIR
 
 The folder holds the token stream as TFRecord files, in order, and a manifest;
-it is good for any batch size, segment length and number of hosts.
+it can be read with any batch size, segment length and number of hosts.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> None:
     name = arguments.corpus or os.path.basename(os.path.abspath(paths[0].replace("\\", "/")))
     # Where there is nothing to tokenize, passing text to a worker would be slower.
     num_workers = 1 if tokenizer.kind in ("bytes", "ids") else _num_cores()
-    # The total is not known of a corpus or of ids, nor where a part is read twice.
+    # The total is unknown for a corpus or ids, and if training a vocabulary reads text twice.
     total_bytes = None
     if paths and isinstance(tokenizer, Tokenizer) and arguments.format != "ids":
         total_bytes = sum(map(os.path.getsize, text_files(paths)))
@@ -232,7 +232,7 @@ def _word_rule(arguments: argparse.Namespace, rule: WordRule) -> WordRule:
 
 
 def _print_shares(manifest: Manifest, *fractions: float) -> None:
-    """Prints the shares of valid and test that differ by half from those asked for."""
+    """Prints the shares of valid and test that differ from their fraction by over a half."""
     total = sum(split.tokens for split in manifest.splits)
     for name, fraction in zip(SPLITS[1:], fractions, strict=True):
         if fraction and abs(manifest.split(name).tokens / total - fraction) > fraction / 2:
