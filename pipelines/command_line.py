@@ -1,4 +1,4 @@
-"""The `txl` command: finds the job, checks its arguments, reports its errors.
+"""The `txl` command finds the job, checks its arguments and reports its errors.
 
 TensorFlow is imported after the check of the arguments, so a wrong command fails at once.
 """
@@ -61,7 +61,7 @@ _ON_ANY_BACKEND = (
     "jobs.train",
 )
 
-# Jobs that do not load TensorFlow in this process, or first watch for signals.
+# Jobs that do not load TensorFlow in this process, or that load it after they watch for signals.
 _LOADS_TENSORFLOW_LATER = (
     "config",
     "doctor",

@@ -57,10 +57,11 @@ ALLOWED = {
 ROOMS = {
     "shell": set(),
     "configs": {"shell"},
+    "preparation": {"shell"},
     "run": {"configs", "shell"},
     "analysis": {"run", "shell"},
     "launch": set(),
-    "jobs": {"analysis", "configs", "run", "shell"},
+    "jobs": {"analysis", "configs", "preparation", "run", "shell"},
     "command_line": {"jobs", "shell"},
 }
 # A job imports no other job, with two exceptions: `download` also converts, and `launch` installs

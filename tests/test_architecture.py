@@ -74,6 +74,7 @@ LOADED_FIRST = (
     "pipelines.configs",
     "pipelines.jobs.*",
     "pipelines.launch.*",
+    "pipelines.preparation.*",
     "pipelines.run.initial_weights",
     "pipelines.run.memory_needs",
     "pipelines.run.training_job",

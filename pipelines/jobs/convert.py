@@ -1,4 +1,4 @@
-"""Brings models of other implementations in, and models out: `txl convert`.
+"""Converts models from and to other implementations: `txl convert`.
 
     txl convert --from official_tensorflow --source MODEL.CKPT --out DIR
     txl convert --to hugging_face --workdir DIR --out DIR
@@ -40,7 +40,7 @@ from txl_tf.storage.staging import require_absent
 from ..shell.arguments import add_override_argument, add_step_argument
 from ..shell.progress import plain_table
 
-# Names of systems, and of their loaders in `txl_tf.convert`.
+# Functions of `txl_tf.convert` that load the weights of each system.
 _LOADERS = {
     "official_tensorflow": "load_official_tensorflow",
     "hugging_face": "load_hugging_face",
@@ -54,7 +54,7 @@ _OPTIONS = {
     "from_system": ("source", "set", "data", "vocabulary"),
     "to_system": ("workdir", "step"),
 }
-# The official code's names of corpora that have another name here.
+# Names here of the corpora that the official code names otherwise.
 _CORPORA = {"ptb": "penn_treebank", "wt2": "wikitext2", "wt103": "wikitext103"}
 # Hugging Face's names of the word for unknown words.
 _UNKNOWN = frozenset({"<unk>", "<UNK>"})
@@ -128,7 +128,7 @@ def _require_torch(source: str) -> None:
 
 
 def run(convert: Callable[[], None]) -> None:
-    """Converts, and prints a summary."""
+    """Runs the conversion, which prints a summary."""
     convert()
 
 
@@ -199,7 +199,7 @@ def _write_hugging_face(source: ModelFolder, out: str) -> None:
     tokenizer = source.tokenizer()
     tokens = tokenizer.token_texts() if isinstance(tokenizer, WordTokenizer) else ()
     words = [token.decode() for token in tokens]
-    # Their tokenizer reads a word a line, and needs one for unknown words.
+    # Hugging Face's tokenizer reads one word per line, and needs a word for unknown words.
     has_words = not _UNKNOWN.isdisjoint(words)
     try:
         save_hugging_face(model, out, words if has_words else ())

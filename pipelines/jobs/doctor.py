@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Refuses empty paths."""
+    """Raises UsageError for an empty path."""
     if "" in arguments.folder:
         raise UsageError("--folder must not be empty.", where="--folder")
     return arguments
@@ -92,11 +92,12 @@ def check_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the checks, and prints each finding at once."""
-    findings = []
+    faults = []
     for finding in _findings(arguments):
-        findings.append(finding)
         print(finding, flush=True)
-    if faults := [finding for finding in findings if finding.exit_code]:
+        if finding.exit_code:
+            faults.append(finding)
+    if faults:
         first = faults[0]
         what, where = f"Number of faults: {len(faults)}. The first:", f"{first.check}: {first.what}"
         error = JobError(what, where=where, remedy=first.remedy)
@@ -201,18 +202,14 @@ def check_devices(tpu: str | None) -> Finding:
         # TensorFlow waits without limit for a TPU that does not answer.
         what = f"no answer within {_TIMEOUT_SECONDS:g} seconds"
         return Finding("TensorFlow", what, remedy, InputMissingError.exit_code)
-    code, last_lines = (
-        finished.returncode,
-        [
-            one_line(output.decode(errors="replace").strip().rpartition("\n")[2])
-            for output in (finished.stdout, finished.stderr)
-        ],
-    )
+    code = finished.returncode
+    output = finished.stderr if code else finished.stdout
+    last_line = one_line(output.decode(errors="replace").strip().rpartition("\n")[2])
     if code == 0:
-        return Finding("TensorFlow", last_lines[0])
+        return Finding("TensorFlow", last_line)
     ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     exit_code = code if code in _PROBE_CODES else MismatchError.exit_code
-    return Finding("TensorFlow", f"ended with {ended}: {last_lines[1]}", remedy, exit_code)
+    return Finding("TensorFlow", f"ended with {ended}: {last_line}", remedy, exit_code)
 
 
 _PROBE_CODES = (InputMissingError.exit_code, NonFiniteError.exit_code)

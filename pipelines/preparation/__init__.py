@@ -1,0 +1,1 @@
+"""Options of `txl prepare`: their values, and which of them fit together."""
