@@ -5,10 +5,9 @@
     txl analyze attention --workdir DIR --data DIR --out DIR --whole-split
 
 Appendix D of Dai et al. (2019): the mean attention of every head by relative position (Figure 5),
-what the head attends to that looks farthest, query by query (Figure 6), and the terms (a), (b) and
-(d) of the score by themselves (Figure 7). `--whole-split` averages over every token with a full
-memory before it, as the paper does. Layers and heads are counted from 1. `attention.npz` has all
-the numbers that are drawn.
+and what the head that looks farthest attends to, query by query (Figure 6). `--whole-split`
+averages over every token with a full memory before it, as the paper does. Layers and heads are
+counted from 1. `attention.npz` has all the numbers that are drawn.
 
 Shape letters: T segment length, M memory length, K = M + T, L layers, N heads.
 """
@@ -19,7 +18,6 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -222,23 +220,18 @@ def format_attention(report: dict[str, Any], source_name: str) -> str:
 def draw_figures(
     profile: "AttentionProfile", shown_rows: np.ndarray, source: str
 ) -> dict[str, bytes]:
-    """Draws `profile`, `head` and, where the model has them, `terms`, as PNG files by name.
+    """Draws `profile` and `head` as PNG files by name.
 
     `shown_rows` is float `(T, K)` from `AttentionProfiler.last_rows`, of the head that looks
     farthest. `source` (split and step) is part of every title.
     """
-    from txl_tf.evaluation.attention_profile import TERMS
-
     layer, head = profile.farthest_head
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]
     title = f"layer {layer + 1}, head {head + 1}: {source}"
     figures = {
-        "profile": heads_figure({"all terms": profile.attention}, f"mean attention: {source}"),
+        "profile": heads_figure(profile.attention, f"mean attention: {source}"),
         "head": head_figure(shown_rows, memory_length, title),
     }
-    if profile.terms:
-        terms = {f"term ({name}): {TERMS[name]}": array for name, array in profile.terms.items()}
-        figures["terms"] = heads_figure(terms, f"mean attention by one term: {source}")
     images = {name: io.BytesIO() for name in figures}
     for name, figure in figures.items():
         # Without Matplotlib's version, equal numbers give equal bytes.
@@ -246,30 +239,25 @@ def draw_figures(
     return {name: image.getvalue() for name, image in images.items()}
 
 
-def heads_figure(arrays: Mapping[str, np.ndarray], title: str) -> "Figure":
-    """Draws mean attention of all heads by relative position: Figures 5 and 7 of Dai et al. (2019).
+def heads_figure(attention: np.ndarray, title: str) -> "Figure":
+    """Draws mean attention of all heads by relative position: Figure 5 of Dai et al. (2019).
 
-    `arrays` maps the title of a panel to its float array `(L, N, M + 1)`. A panel has a row for
-    each head, the first layer on top and the query at the right.
+    `attention` is float `(L, N, M + 1)`. There is a row for each head, with the first layer on top
+    and the query at the right.
     """
-    num_layers, num_heads, num_distances = next(iter(arrays.values())).shape
+    num_layers, num_heads, num_distances = attention.shape
     num_rows = num_layers * num_heads
-    height = len(arrays) * float(np.clip(0.12 * num_rows, 1.5, 9.0)) + 1.0
-    figure = _new_figure(height)
-    figure.suptitle(title)
-    # One scale for all panels, so that a flat term looks flat.
-    look = _color_scale(num_distances, max(float(array.max()) for array in arrays.values()))
+    figure = _new_figure(float(np.clip(0.12 * num_rows, 1.5, 9.0)) + 1.0)
+    axes = figure.subplots()
+    look = _color_scale(num_distances, float(attention.max()))
     look["extent"] = (-num_distances + 0.5, 0.5, num_rows - 0.5, -0.5)
-    panels = figure.subplots(len(arrays), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (name, array) in zip(panels, arrays.items(), strict=True):
-        image = axes.imshow(array.reshape(num_rows, num_distances)[:, ::-1], **look)
-        figure.colorbar(image, ax=axes, label="mean probability")
-        for layer in range(1, num_layers):
-            axes.axhline(layer * num_heads - 0.5, color="black", linewidth=0.5)
-        middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
-        axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
-        axes.set(title=name, ylabel="layer")
-    panels[-1].set_xlabel("position relative to the query")
+    image = axes.imshow(attention.reshape(num_rows, num_distances)[:, ::-1], **look)
+    figure.colorbar(image, ax=axes, label="mean probability")
+    for layer in range(1, num_layers):
+        axes.axhline(layer * num_heads - 0.5, color="black", linewidth=0.5)
+    middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
+    axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
+    axes.set(title=title, xlabel="position relative to the query", ylabel="layer")
     return figure
 
 

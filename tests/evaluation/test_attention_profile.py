@@ -4,16 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from keras import ops
 
 from tests import reference, reference_variants
 from tests.inference.variants import tokens
-from tests.layer_checks import causal_mask, randomize_weights
+from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
-from txl_tf import functional
-from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config, score_terms
-from txl_tf.layers.attention.relative_attention import RelativeAttention
+from txl_tf.evaluation.attention_profile import AttentionProfiler, profiled_config
 from txl_tf.models.transformer_xl import TransformerXL
 
 T, M = 3, 5
@@ -36,29 +33,6 @@ def profiler_of(model, token_ids, jit_compile=False):
     return profiler
 
 
-def test_the_terms_match_the_paper_and_sum_to_the_scores():
-    layer = RelativeAttention(2, 4)
-    layer.build((None, None, 8))
-    randomize_weights(layer)
-    context = np.random.default_rng(0).normal(size=(1, M + T, 8)).astype("float32")
-    memory, inputs = context[:, :M], context[:, M:]
-    encoding = functional.relative_positional_encoding(M + T, 8)
-    terms = score_terms(layer, inputs, encoding, memory)
-    mask = causal_mask(T, M)
-    probabilities = layer(inputs, encoding, memory, mask, return_probabilities=True)
-    summed = ops.softmax(functional.mask_scores(sum(terms), mask))
-    np.testing.assert_allclose(summed, probabilities, atol=1e-6)
-    weights = reference_variants.attention_weights(layer)
-    for head, query, key in [(0, 0, 0), (1, 2, 4), (1, 1, 6), (0, 2, 7)]:
-        columns = slice(head * 4, head * 4 + 4)
-        q = inputs[0, query] @ weights["query"][:, columns]
-        k = context[0, key] @ weights["key"][:, columns]
-        r = reference.sinusoid(M + query - key, 8) @ weights["position"][:, columns]
-        u, v = weights["content_bias"][head], weights["position_bias"][head]
-        computed = [float(term[0, head, query, key]) * math.sqrt(4) for term in terms]
-        np.testing.assert_allclose(computed, [q @ k, q @ r, u @ k, v @ r], atol=1e-5)
-
-
 def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formula():
     model = create_model(num_layers=1)
     attention = model.blocks[0].attention
@@ -72,9 +46,6 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
     scores = np.einsum("knh,nh->nk", projected, weights["position_bias"]) / math.sqrt(4)
     expected = np.array([reference.softmax(each) for each in scores])
     np.testing.assert_allclose(profile.attention[0], expected, atol=1e-6)
-    np.testing.assert_allclose(profile.terms["d"][0], expected, atol=1e-6)
-    for term in ("a", "b"):
-        np.testing.assert_allclose(profile.terms[term][0], 1 / (M + 1), atol=1e-6)
     entropy = -np.sum(expected * np.log(expected), axis=1)
     np.testing.assert_allclose(profile.entropy[0], entropy, rtol=0, atol=1e-5)
     distance = expected @ np.arange(M + 1)
@@ -99,13 +70,11 @@ def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, ji
     ]
     first, second = (profiler.result() for profiler in profiles)
     assert first.num_queries == second.num_queries == 2 * 18
-    assert set(first.terms) == (set() if "num_positions" in changes else {"a", "b", "d"})
     for name, array in first.to_arrays().items():
         np.testing.assert_allclose(array, second.to_arrays()[name], atol=1e-5, err_msg=name)
     np.testing.assert_allclose(first.memory_attention + first.attention[..., 0], 1.0, atol=1e-5)
-    for array in (first.attention, *first.terms.values()):
-        np.testing.assert_allclose(array.sum(axis=-1), 1.0, atol=1e-5)
-        assert array.min() > 0.0
+    np.testing.assert_allclose(first.attention.sum(axis=-1), 1.0, atol=1e-5)
+    assert first.attention.min() > 0.0
 
 
 def test_a_profile_needs_distances_and_a_full_memory():

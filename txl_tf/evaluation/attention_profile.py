@@ -10,21 +10,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
-from txl_tf.layers.attention.relative_attention import RelativeAttention
 from txl_tf.layers.compiled_parts import compiled, exact_products
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-
-TERMS = {
-    "a": "content and content",
-    "b": "content and position",
-    "d": "position bias",
-}
-"""Score terms that are averaged separately, by their letter in `score_terms`.
-
-Term (c) is missing: it depends on the key alone, and so on no position."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,10 +26,6 @@ class AttentionProfile:
 
     attention: np.ndarray
     """Float64 `(L, N, M + 1)`: mean probability of each distance; the sum of a head is 1."""
-    terms: dict[str, np.ndarray]
-    """Mean attention if the score were one term only, by the keys of `TERMS`.
-
-    Empty for a model whose scores have no such terms."""
     entropy: np.ndarray
     """Float64 `(L, N)`: mean entropy of a query's attention, in nats."""
     memory_attention: np.ndarray
@@ -67,7 +52,6 @@ class AttentionProfile:
             "mean_distance": self.mean_distance,
             "entropy": self.entropy,
             "memory_attention": self.memory_attention,
-            **{f"term_{name}": array for name, array in self.terms.items()},
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,8 +113,7 @@ class AttentionProfiler:
     def result(self) -> AttentionProfile:
         """Returns the averages over all counted queries."""
         means = {name: array / self._num_queries for name, array in self._sums.items()}
-        terms = {name: means.pop(name) for name in TERMS if name in means}
-        return AttentionProfile(**means, terms=terms, num_queries=self._num_queries)
+        return AttentionProfile(**means, num_queries=self._num_queries)
 
     @exact_products()
     def last_rows(self, layer: int, head: int) -> np.ndarray:
@@ -162,17 +145,9 @@ class AttentionProfiler:
     ) -> dict[str, Any]:
         """Returns sums over rows and queries: `(N, M + 1)` by distance, others `(N,)`."""
         probabilities = attention(**arguments, return_probabilities=True)
-        distributions = {"attention": probabilities}
-        mask = arguments.pop("attention_mask")
-        if "position_encoding" in arguments:
-            scores = score_terms(attention, **arguments)
-            for name, term in zip("abcd", scores, strict=True):
-                if name in TERMS:
-                    term = functional.mask_scores(functional.at_least_float32(term), mask)
-                    distributions[name] = ops.softmax(term)
-        memory_length = self.model.config.memory_length
-        arrays = {name: by_distance(array, memory_length) for name, array in distributions.items()}
-        arrays["memory_attention"] = ops.sum(arrays["attention"][..., 1:], axis=-1)
+        distribution = by_distance(probabilities, self.model.config.memory_length)
+        arrays = {"attention": distribution}
+        arrays["memory_attention"] = ops.sum(distribution[..., 1:], axis=-1)
         # Hidden keys have the probability 0; the smallest normal number has a finite logarithm.
         surprise = -probabilities * ops.log(ops.maximum(probabilities, np.finfo("float32").tiny))
         arrays["entropy"] = ops.sum(surprise, axis=-1)  # [B, N, T]
@@ -180,36 +155,6 @@ class AttentionProfiler:
             name: ops.einsum("bnt...,bt->n...", array, ops.cast(is_counted, array.dtype))
             for name, array in arrays.items()
         }
-
-
-def score_terms(
-    attention: RelativeAttention,
-    inputs: Any,
-    position_encoding: Any,
-    memory: Any,
-    content_bias: Any = None,
-    position_bias: Any = None,
-) -> tuple[Any, ...]:
-    """Returns the terms (a) to (d) of the scores, `(B, N, T, K)` each.
-
-    Dai et al. (2019), Section 3.3. The terms include the layer's scale, so their masked sum is the
-    input of the softmax.
-    """
-    scale = attention.score_scale
-    query = attention.split_heads(attention.query(inputs)) * scale  # [B, T, N, H]
-    key = attention.split_heads(attention.project(attention.key, inputs, memory))  # [B, K, N, H]
-    position = attention.split_heads(attention.position(position_encoding[None]))[0]
-
-    def of_contents(queries: Any) -> Any:
-        return ops.einsum("btnh,bknh->bntk", queries, key)
-
-    def of_positions(queries: Any) -> Any:
-        return functional.relative_shift(ops.einsum("btnh,knh->bntk", queries, position))
-
-    # Biases are equal for all queries.
-    biases = attention.biases(content_bias, position_bias)
-    content, positional = (ops.zeros_like(query) + bias * scale for bias in biases)
-    return of_contents(query), of_positions(query), of_contents(content), of_positions(positional)
 
 
 def profiled_config(config: ModelConfig, segment_length: int, memory_length: int) -> ModelConfig:
