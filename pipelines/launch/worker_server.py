@@ -1,4 +1,4 @@
-"""TensorFlow's server on a host of a slice: `python -m pipelines.launch.worker_server`.
+"""TensorFlow's server on a host of a slice: `python -m txl_tf_pipelines.launch.worker_server`.
 
 The trainer connects to the servers of all hosts and gives them their work. Here runs the server
 of the `tensorflow-tpu` package, which asks the TPU VM for its place in the slice.
@@ -26,7 +26,7 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 
 def main() -> None:
     """Serves until a signal ends it."""
-    parser = argparse.ArgumentParser("python -m pipelines.launch.worker_server")
+    parser = argparse.ArgumentParser("python -m txl_tf_pipelines.launch.worker_server")
     parser.add_argument("--port", type=int, default=8470, help="port (default: 8470)")
     arguments = parser.parse_args()
     # 1. Signals are blocked before TensorFlow starts threads, so that they inherit it: once a

@@ -27,9 +27,9 @@ from txl_tf.training.trainer import Trainer
 
 from ..shell.progress import TrainingProgress, say
 from .precision import with_faster_policy
+from .run_figures import RunFigures, profiled_loop
 from .start_banner import start_banner
 from .training_data import tokens_before_the_end
-from .training_figures import RunFigures, profiled_loop
 from .training_job import TrainingJob
 
 _SPLIT = "valid"
