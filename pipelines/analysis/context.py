@@ -79,8 +79,9 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        what, where = "A run is named twice.", f"--workdir {twice}"
-        raise UsageError(what, where=where, remedy="Name each run once.")
+        raise UsageError(
+            "A run is named twice.", where=f"--workdir {twice}", remedy="Name each run once."
+        )
     names = [os.path.basename(path) for path in paths]
     names = names if len(set(names)) == len(names) else paths
     return [AnalyzedRun(*pair) for pair in zip(names, map(open_model, folders), strict=True)]
@@ -127,8 +128,11 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
         )
     job = ContextJob(arguments, read_runs(arguments.workdirs))
     if arguments.context_memory and not any(each.has_memory for each in job.runs):
-        what, where = "None of the models has a memory.", "--context-memory"
-        raise UsageError(what, where=where, remedy="Leave --context-memory out.")
+        raise UsageError(
+            "None of the models has a memory.",
+            where="--context-memory",
+            remedy="Leave --context-memory out.",
+        )
     for each in job.runs:
         _require_memory(each, arguments)
     require_absent(arguments.out)

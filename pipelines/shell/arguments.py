@@ -236,11 +236,17 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
-    meaning = "add NUMBER, -100 to 100, to the logit of the token ID"
-    bias = {"default": [], "type": id_and_number, "metavar": "ID=NUMBER", "help": meaning}
-    parser.add_argument("--logit-bias", action="append", **bias)
-    meaning = "allow to write the token of unknown words"
-    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
+    parser.add_argument(
+        "--logit-bias",
+        action="append",
+        default=[],
+        type=id_and_number,
+        metavar="ID=NUMBER",
+        help="add NUMBER, -100 to 100, to the logit of the token ID",
+    )
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="allow the token of unknown words"
+    )
 
 
 def id_and_number(text: str) -> tuple[int, float]:
@@ -264,10 +270,10 @@ def generation_config(
                 f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}.",
                 where=f"--logit-bias {token_id}={number:g}",
             )
-    given = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
-    given = {name: value for name, value in given.items() if value is not None}
+    numbers = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
     others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}
-    return GenerationConfig(**{**defaults, **given, **others})
+    return GenerationConfig(**{**defaults, **numbers, **others})
 
 
 def is_utf8(text: str) -> bool:
