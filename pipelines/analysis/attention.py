@@ -62,8 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     add_step_argument(parser)
     queries = parser.add_mutually_exclusive_group()
-    meaning = "average over all tokens of the split that have a full memory before them"
-    queries.add_argument("--whole-split", action="store_true", help=meaning)
+    queries.add_argument(
+        "--whole-split",
+        action="store_true",
+        help="average over all tokens of the split that have a full memory before them",
+    )
     meaning = "most segments to read in each row, after those that fill the memory"
     add_number(queries, "--segments", 1, MAX_COUNT, meaning, default=100)
     add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)

@@ -105,10 +105,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     meaning = f"context lengths in equal steps, the steps of RECL (default: {_CONTEXTS})"
-    settings: dict = {"type": _lengths, "metavar": "TOKENS,...", "default": _CONTEXTS}
-    parser.add_argument("--context", dest="contexts", help=meaning, **settings)
-    meaning = "tokens to predict, drawn from the split"
-    add_number(parser, "--tokens", 1, MAX_COUNT, meaning, default=1000)
+    parser.add_argument(
+        "--context",
+        dest="contexts",
+        type=_lengths,
+        metavar="TOKENS,...",
+        default=_CONTEXTS,
+        help=meaning,
+    )
+    add_number(
+        parser, "--tokens", 1, MAX_COUNT, "tokens to predict, drawn from the split", default=1000
+    )
     add_number(parser, "--seed", 0, MAX_STEP, "seed that draws the tokens", default=0)
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
     meaning = "memory length to read contexts with (default: as in the run's evaluations)"
@@ -157,8 +164,8 @@ def run(job: ContextJob) -> None:
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(job, dataset)
-        text = json.dumps(report, indent=1) + "\n"
-        (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
+        path = Path(staging.path) / REPORT_FILE
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         staging.publish()
     print(json.dumps(report) if arguments.json else format_context(report))
 
