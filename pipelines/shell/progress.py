@@ -1,4 +1,4 @@
-"""Output of a job: progress as a bar on a terminal, plain lines elsewhere; plain tables."""
+"""Output of a job: lines, tables, and progress as a bar on a terminal or as plain lines."""
 
 import dataclasses
 import sys
