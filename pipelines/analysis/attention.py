@@ -60,17 +60,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     add_step_argument(parser)
     queries = parser.add_mutually_exclusive_group()
-    meaning = "average over all tokens of the split that have a full memory before them"
-    queries.add_argument("--whole-split", action="store_true", help=meaning)
+    queries.add_argument(
+        "--whole-split",
+        action="store_true",
+        help="average over all tokens of the split that have a full memory before them",
+    )
     meaning = "most segments to read in each row, after those that fill the memory"
     add_number(queries, "--segments", 1, MAX_COUNT, meaning, default=100)
     add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)
-    numbers = {
-        "--memory-length": (MAX_TOKENS, "tokens of memory (default: as in the run's evaluations)"),
-        "--segment-length": (MAX_TOKENS, "tokens of a segment (default: the same)"),
-    }
-    for option, (most, meaning) in numbers.items():
-        add_number(parser, option, 1, most, meaning)
+    meaning = "tokens of memory (default: as in the run's evaluations)"
+    add_number(parser, "--memory-length", 1, MAX_TOKENS, meaning)
+    meaning = "tokens of a segment (default: as in the run's evaluations)"
+    add_number(parser, "--segment-length", 1, MAX_TOKENS, meaning)
     add_json_argument(parser)
 
 
@@ -171,9 +172,8 @@ def _read_split(
     config, split, shown_end = profiler.model.config, arguments.split, 0
     text, memory_length = EvaluationText.of_split(dataset, split), config.memory_length
     if text.num_tokens - 1 >= max(arguments.rows, 2):
-        most_rows, length = arguments.rows, config.segment_length
-        stretches = Stretches.of_text(text.num_tokens, most_rows, config, memory_length)
-        rows = EvaluationRows(stretches, most_rows, length)
+        stretches = Stretches.of_text(text.num_tokens, arguments.rows, config, memory_length)
+        rows = EvaluationRows(stretches, arguments.rows, config.segment_length)
         num_filling, num_steps = math.ceil(memory_length / config.segment_length), rows.num_steps
         if not arguments.whole_split:
             num_steps = min(num_steps, num_filling + arguments.segments)

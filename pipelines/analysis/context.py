@@ -79,8 +79,9 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        what, where = "A run is named twice.", f"--workdir {twice}"
-        raise UsageError(what, where=where, remedy="Name each run once.")
+        raise UsageError(
+            "A run is named twice.", where=f"--workdir {twice}", remedy="Name each run once."
+        )
     names = [os.path.basename(path) for path in paths]
     names = names if len(set(names)) == len(names) else paths
     return [AnalyzedRun(*pair) for pair in zip(names, map(open_model, folders), strict=True)]
@@ -104,10 +105,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     meaning = f"context lengths in equal steps, the steps of RECL (default: {_CONTEXTS})"
-    settings: dict = {"type": _lengths, "metavar": "TOKENS,...", "default": _CONTEXTS}
-    parser.add_argument("--context", dest="contexts", help=meaning, **settings)
-    meaning = "tokens to predict, drawn from the split"
-    add_number(parser, "--tokens", 1, MAX_COUNT, meaning, default=1000)
+    parser.add_argument(
+        "--context",
+        dest="contexts",
+        type=_lengths,
+        metavar="TOKENS,...",
+        default=_CONTEXTS,
+        help=meaning,
+    )
+    add_number(
+        parser, "--tokens", 1, MAX_COUNT, "tokens to predict, drawn from the split", default=1000
+    )
     add_number(parser, "--seed", 0, MAX_STEP, "seed that draws the tokens", default=0)
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
     meaning = "memory length to read contexts with (default: as in the run's evaluations)"
@@ -127,8 +135,11 @@ def check_arguments(arguments: argparse.Namespace) -> ContextJob:
         )
     job = ContextJob(arguments, read_runs(arguments.workdirs))
     if arguments.context_memory and not any(each.has_memory for each in job.runs):
-        what, where = "None of the models has a memory.", "--context-memory"
-        raise UsageError(what, where=where, remedy="Leave --context-memory out.")
+        raise UsageError(
+            "None of the models has a memory.",
+            where="--context-memory",
+            remedy="Leave --context-memory out.",
+        )
     for each in job.runs:
         _require_memory(each, arguments)
     require_absent(arguments.out)
@@ -153,8 +164,8 @@ def run(job: ContextJob) -> None:
     # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(job, dataset)
-        text = json.dumps(report, indent=1) + "\n"
-        (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
+        path = Path(staging.path) / REPORT_FILE
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         staging.publish()
     print(json.dumps(report) if arguments.json else format_context(report))
 

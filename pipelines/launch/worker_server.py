@@ -1,7 +1,7 @@
-"""TensorFlow's server on a host of a slice: `python -m pipelines.launch.worker_server`.
+"""TensorFlow's server on a host of a slice: `python -m txl_tf_pipelines.launch.worker_server`.
 
-The trainer connects to the servers of all hosts and gives them their work. Here runs the server
-of the `tensorflow-tpu` package, which asks the TPU VM for its place in the slice.
+The trainer connects to the servers of all hosts and gives them their work. This program runs
+the server of the `tensorflow-tpu` package, which asks the TPU VM for its place in the slice.
 
 A host that is taken away gets SIGTERM. TensorFlow's own server would end at once and lose the
 state in its chips. This one leaves a notice and serves until the trainer answers in it, for at
@@ -26,7 +26,7 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 
 def main() -> None:
     """Serves until a signal ends it."""
-    parser = argparse.ArgumentParser("python -m pipelines.launch.worker_server")
+    parser = argparse.ArgumentParser("python -m txl_tf_pipelines.launch.worker_server")
     parser.add_argument("--port", type=int, default=8470, help="port (default: 8470)")
     arguments = parser.parse_args()
     # 1. Signals are blocked before TensorFlow starts threads, so that they inherit it: once a

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .run_data import RunData
 
-# These change neither the shapes of weights nor which of them there are.
+# These settings change neither the names nor the shapes of the weights.
 _FIELDS_WITHOUT_WEIGHTS = (
     "segment_length",
     "memory_length",
@@ -45,7 +45,7 @@ _FIELDS_WITHOUT_WEIGHTS = (
     "initializer_range",
     "projection_stddev",
 )
-# Weights with a row for every token: one array, or one per cluster of the vocabulary.
+# These weights have a row for every token, in one array or in one array per cluster.
 _ROWS = re.compile(r"(embedding/table|softmax/table|softmax/bias)(?:_(\d+))?")
 
 
@@ -144,7 +144,8 @@ def initial_weights(
 ) -> InitialWeights | None:
     """Returns the weights that a run begins from or was begun with; `None` for random weights.
 
-    A run that was begun needs no `--init-from`, and its source only until its first checkpoint.
+    To resume a run, `--init-from` may be left out. The run reads the other model only until its
+    first checkpoint is written.
     """
     vocabulary = arguments.init_vocabulary
     if arguments.init_from is None and (arguments.init_step, vocabulary) != (None, "same"):
@@ -237,10 +238,11 @@ def rows_of_shared_tokens(
     config: AnyModelConfig,
     pairs: Sequence[tuple[int, int]],
 ) -> dict[str, np.ndarray]:
-    """Returns weights for another vocabulary: rows of shared tokens, others initial.
+    """Returns weights for another vocabulary; tokens that are not shared keep their initial rows.
 
     A token that changes its cluster of an adaptive embedding gets initial rows, because clusters
-    have their own widths. `pairs`, not empty, are the ids of each shared token in both.
+    have their own widths. `pairs` is not empty: each pair is a shared token's id in the source and
+    its id in the new vocabulary.
     """
     arrays: dict[str, np.ndarray] = {}
     for path, array in initial.items():

@@ -49,10 +49,14 @@ def require_evaluation_memory(
         memory_length = evaluation.memory_length
         if memory_length is None or not getattr(model, "recurrence", False):
             memory_length = model.effective_memory_length
-        num_rows, lengths = evaluation.batch_size, (segment_length, memory_length)
-        settings = "evaluation.batch_size={}, segment_length={}, memory_length={}"
-        settings = settings.format(num_rows, *lengths)
-        require_reading_memory("The evaluation", model, num_rows, *lengths, settings)
+        num_rows = evaluation.batch_size
+        settings = (
+            f"evaluation.batch_size={num_rows}, segment_length={segment_length}, "
+            f"memory_length={memory_length}"
+        )
+        require_reading_memory(
+            "The evaluation", model, num_rows, segment_length, memory_length, settings
+        )
 
 
 def require_reading_memory(

@@ -38,7 +38,7 @@ def with_faster_policy(experiment: ExperimentConfig, strategy: AnyStrategy) -> E
 
 
 def device_kind(strategy: AnyStrategy) -> str:
-    """Returns the kind of device that runs the model: the first of these."""
+    """Returns the kind of device that runs the model: TPU, else GPU, else CPU."""
     if isinstance(strategy, MeshStrategy):
         return strategy.kind
     return next(kind for kind in ("TPU", "GPU", "CPU") if tf.config.list_logical_devices(kind))

@@ -1,4 +1,4 @@
-"""What a training run reads, whatever it trains on: the interface of its data."""
+"""Interface of the data that a training run reads."""
 
 import abc
 import contextlib
@@ -36,7 +36,7 @@ class RunData(abc.ABC):
     has_valid: bool
     """Whether there is a split `valid` to evaluate."""
     bytes_per_token: float | None
-    """Bytes of a token in the mean; `None` if the loss is not a loss per token."""
+    """Mean number of bytes per token; `None` if the loss is not a loss per token."""
     language_text: PreparedDataset | None
     """Data set whose split `valid` the model reads and continues for the curves, if there is
     one."""

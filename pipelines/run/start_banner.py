@@ -12,7 +12,7 @@ from .training_job import TrainingJob
 
 
 def start_banner(job: TrainingJob, start: RunStart | None) -> str:
-    """Returns the lines that a run begins with."""
+    """Returns the lines that a run prints before its first step."""
     model, training, strategy = job.experiment.model, job.experiment.training, job.strategy
     optimizer = job.experiment.optimizer
     step, passes = job.data.describe_plan()

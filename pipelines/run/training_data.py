@@ -132,9 +132,10 @@ def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) 
 def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int | None:
     """Returns the token limit of evaluations before the last step; `None` for no limit.
 
-    By default a tenth of the tokens trained on since the evaluation before, or fewer if evaluation
-    lengths cost more than training's. No measured time counts, and `num_steps` is the number the
-    run was begun with, so that resumed and extended runs read the same text.
+    The default is a tenth of the tokens that the run trains on between two evaluations, or fewer if
+    the lengths of evaluations cost more than those of training. The limit depends on no measured
+    time, and `num_steps` is the number that the run was begun with, so that resumed and extended
+    runs read the same text.
     """
     training, evaluation = experiment.training, experiment.evaluation
     if isinstance(training.evaluate_tokens, int):

@@ -1,4 +1,4 @@
-"""Everything that a training run is given, and the way to its start."""
+"""Inputs of a training run, and the steps that prepare its process."""
 
 import argparse
 import dataclasses
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """Everything that a training run is given."""
+    """Inputs of a training run."""
 
     experiment: ExperimentConfig
     data: RunData
@@ -40,7 +40,7 @@ def run_training(
     initial: InitialWeights | None,
     read_data: Callable[[], RunData],
 ) -> None:
-    """Trains to the end of a run, for the job of a name; `read_data` may use TensorFlow."""
+    """Trains a run to its end for the command `txl JOB`; `read_data` may use TensorFlow."""
     # 1. The watcher comes first, so that an early preemption loses nothing.
     with PreemptionWatcher() as watcher:
         # 2. TensorFlow is loaded, which takes some 4 s, and the CPU is split into `--cpu-replicas`

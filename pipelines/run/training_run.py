@@ -27,9 +27,9 @@ from txl_tf.training.trainer import Trainer
 
 from ..shell.progress import TrainingProgress, say
 from .precision import with_faster_policy
+from .run_figures import RunFigures, profiled_loop
 from .start_banner import start_banner
 from .training_data import tokens_before_the_end
-from .training_figures import RunFigures, profiled_loop
 from .training_job import TrainingJob
 
 _SPLIT = "valid"
@@ -228,8 +228,10 @@ class TrainingRun:
         self._figures.observe(evaluator, step, self._stop_if_requested)
         self.result = result
         if self._has_stalled:
-            what = f"No evaluation was better than at step {self._history.best_step:,}"
-            self._say(f"{what}: training.stop_after_evaluations ends the run.")
+            self._say(
+                f"No evaluation was better than at step {self._history.best_step:,}: "
+                "training.stop_after_evaluations ends the run."
+            )
 
     def ready_evaluator(self) -> Any:
         """Returns the evaluator of the run's data with the current weights."""
@@ -314,8 +316,7 @@ class TrainingRun:
         # 2. The ledger keeps its lines up to the step; it may have one period of checkpoints more.
         steps = self._store.steps()
         # Lines of later steps are held back until the next checkpoint is on the disk.
-        period = before.experiment.training.checkpoint_every_steps
-        latest = max(steps, default=0) + period
+        latest = max(steps, default=0) + before.experiment.training.checkpoint_every_steps
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(job.workdir.ledger)
         self._ledger.resume(step, digest, latest)
@@ -347,8 +348,8 @@ class TrainingRun:
 
     def _ensure_checkpoint(self, step: int) -> None:
         self._saver.wait()
-        found = self._is_chief and step in self._store.steps()
-        if self.trainer.sum_over_workers(float(found)) == 0.0:
+        is_saved = self._is_chief and step in self._store.steps()
+        if self.trainer.sum_over_workers(float(is_saved)) == 0.0:
             self.save()
             self._saver.wait()
 

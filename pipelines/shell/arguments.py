@@ -98,15 +98,24 @@ def add_device_arguments(parser: Any, use: str) -> None:
     """Adds `--tpu` and `--cpu-replicas`, which exclude each other."""
     device = parser.add_argument_group("devices").add_mutually_exclusive_group()
     add_tpu_argument(device, f"{use} this TPU; ends if none answers in {ANSWER_SECONDS:g} s")
-    most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)
-    meaning = "parts of the CPU to share the work, each with all weights"
-    add_number(device, "--cpu-replicas", 1, most, meaning, default=1)
+    add_number(
+        device,
+        "--cpu-replicas",
+        1,
+        max(_MIN_MAX_REPLICAS, os.cpu_count() or 1),
+        "parts of the CPU that share the work, each with all weights",
+        default=1,
+    )
 
 
 def add_step_argument(parser: Any, option: str = "--step") -> None:
     """Adds `--step`, or another option with the same values."""
-    meaning = "number, best or newest (default: best, else newest)"
-    parser.add_argument(option, metavar="STEP", type=_step, help=meaning)
+    parser.add_argument(
+        option,
+        metavar="STEP",
+        type=_step,
+        help="number, best or newest (default: best, else newest)",
+    )
 
 
 def _step(text: str) -> int | str:
@@ -124,8 +133,12 @@ def add_workdir_argument(parser: Any) -> None:
 
 def add_model_argument(parser: Any) -> None:
     """Adds `--workdir` of a job that reads any model."""
-    meaning = "folder of a run, checkpoint, converted model or export"
-    parser.add_argument("--workdir", metavar="DIR", required=True, help=meaning)
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        required=True,
+        help="folder of a run, checkpoint, converted model or export",
+    )
 
 
 def add_model_arguments(parser: Any) -> Any:
@@ -138,8 +151,14 @@ def add_model_arguments(parser: Any) -> Any:
 
 def add_memory_length_argument(parser: Any) -> None:
     """Adds `--memory-length`."""
-    meaning = "tokens of memory (default: the model's)"
-    add_number(parser, "--memory-length", 0, MAX_TOKENS, meaning, metavar="TOKENS")
+    add_number(
+        parser,
+        "--memory-length",
+        0,
+        MAX_TOKENS,
+        "tokens of memory (default: the model's)",
+        metavar="TOKENS",
+    )
 
 
 def add_config_argument(parser: Any, **settings: Any) -> None:
@@ -187,8 +206,11 @@ def override(model: Model, overrides: list[str]) -> Model:
     try:
         description = model.with_overrides(overrides)
     except ValueError as error:
-        remedy = "Values are JSON, such as 0.001, null, true, [100, 200], or plain text."
-        raise UsageError(f"{error}", where=where, remedy=remedy) from error
+        raise UsageError(
+            f"{error}",
+            where=where,
+            remedy="Values are JSON, such as 0.001, null, true, [100, 200], or plain text.",
+        ) from error
     try:
         description.evaluation.check_model(description.model)
     except ValueError as error:
@@ -215,8 +237,11 @@ def check_text_file(path: str) -> None:
     if path == STANDARD_INPUT:
         return
     if os.path.isdir(path):
-        remedy = "Give the path of a text file. Only `txl prepare` reads folders."
-        raise UsageError("The path is a folder.", where=f"--text {path}", remedy=remedy)
+        raise UsageError(
+            "The path is a folder.",
+            where=f"--text {path}",
+            remedy="Give the path of a text file. Only `txl prepare` reads folders.",
+        )
     if not os.path.exists(path):
         raise InputMissingError("There is no such file.", where=f"--text {path}")
 
@@ -236,11 +261,17 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
-    meaning = "add NUMBER, -100 to 100, to the logit of the token ID"
-    bias = {"default": [], "type": id_and_number, "metavar": "ID=NUMBER", "help": meaning}
-    parser.add_argument("--logit-bias", action="append", **bias)
-    meaning = "allow to write the token of unknown words"
-    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
+    parser.add_argument(
+        "--logit-bias",
+        action="append",
+        default=[],
+        type=id_and_number,
+        metavar="ID=NUMBER",
+        help="add NUMBER, -100 to 100, to the logit of the token ID",
+    )
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="allow the token of unknown words"
+    )
 
 
 def id_and_number(text: str) -> tuple[int, float]:
@@ -264,10 +295,10 @@ def generation_config(
                 f"A bias needs an id below {vocabulary_size}, and -{MOST_BIAS} to {MOST_BIAS}.",
                 where=f"--logit-bias {token_id}={number:g}",
             )
-    given = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
-    given = {name: value for name, value in given.items() if value is not None}
+    numbers = {name: getattr(arguments, name) for name in NUMBERS_OF_TEXT}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
     others = {name: getattr(arguments, name) for name in ("stop", "logit_bias", "allow_unknown")}
-    return GenerationConfig(**{**defaults, **given, **others})
+    return GenerationConfig(**{**defaults, **numbers, **others})
 
 
 def is_utf8(text: str) -> bool:

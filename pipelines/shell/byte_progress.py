@@ -25,7 +25,7 @@ ReportBytes = Callable[..., None]
 def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
     """Yields a function of a part's name and its new bytes that shows progress.
 
-    A total that is known later only is its third argument.
+    If the total becomes known only later, the caller passes it as the third argument.
     """
     columns = (
         TextColumn("{task.description}"),

@@ -61,17 +61,22 @@ def explained(error: BaseException) -> JobError:
     number = error.errno if isinstance(error, OSError) else None
     where = str(getattr(error, "filename", None) or "")
     if number in (errno.ENOSPC, errno.EDQUOT) or _is_of_tensorflow(error, _DISK_FULL):
-        remedy = "Make room, and start the same command again."
-        return StorageError(f"The disk is full: {said}", where=where, remedy=remedy)
+        return StorageError(
+            f"The disk is full: {said}",
+            where=where,
+            remedy="Make room, and start the same command again.",
+        )
     if isinstance(error, MemoryError) or _is_of_tensorflow(error, _OUT_OF_MEMORY):
-        remedy = "Use fewer rows or replicas, shorter segments or memory, or a larger machine."
-        return JobError(f"The memory is full: {said}", remedy=remedy)
+        return JobError(
+            f"The memory is full: {said}",
+            remedy="Use fewer rows or replicas, shorter segments or memory, or a larger machine.",
+        )
     if isinstance(error, OSError):
         return StorageError(error.strerror or said, where=where, remedy="Check path and disk.")
     descriptor, path = tempfile.mkstemp(prefix="txl-traceback-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        text = "".join(traceback.format_exception(error))
-        file.write(f"{sys.version}\n{sys.argv!r}\n\n{text}")
+        file.write(f"{sys.version}\n{sys.argv!r}\n\n")
+        file.writelines(traceback.format_exception(error))
     return JobError(
         f"Unexpected error: {said}",
         where=f"The traceback is in {path}",

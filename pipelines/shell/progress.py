@@ -1,4 +1,4 @@
-"""Output of a job: progress as a bar on a terminal, plain lines elsewhere; plain tables."""
+"""Output of a job: lines, tables, and progress as a bar on a terminal or as plain lines."""
 
 import dataclasses
 import sys
@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    track,
-)
+from rich.progress import BarColumn, Progress, TextColumn, track
 from rich.table import Table
 from rich.text import Text
 

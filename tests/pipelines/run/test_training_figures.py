@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.jobs.train import parse_steps
-from pipelines.run.training_figures import (
+from pipelines.run.run_figures import (
     memory_figures,
     peak_tokens_per_second,
     profiled_loop,

@@ -1,4 +1,4 @@
-"""Experiments by name, from files and back."""
+"""Experiments by name and from files, and the settings of a run from a trained model."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 
 def test_every_name_of_the_readme_is_an_experiment():
     sizes = (
-        (Path(__file__).parents[3] / "README.md")
+        (Path(__file__).parents[2] / "README.md")
         .read_text(encoding="utf-8")
         .partition("\n## Sizes\n")[2]
     )

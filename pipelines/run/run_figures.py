@@ -94,14 +94,17 @@ class RunFigures:
         run = _SPLIT if self._job.data.has_valid else TRAINING_RUN
         pages = TASK_PAGES if self._job.experiment.task is not None else PAGES
         self._board.write_overview(step, run, pages, hyperparameters, texts)
-        command = shlex.join(["txl", *sys.argv[1:]])
-        environment = _environment(self._job.strategy)
-        self._log.append(step, PROCESS_RUN, {"command": command, "environment": environment})
+        process = {
+            "command": shlex.join(["txl", *sys.argv[1:]]),
+            "environment": _environment(self._job.strategy),
+        }
+        self._log.append(step, PROCESS_RUN, process)
 
     def write_training(self, report: LoopReport) -> None:
         """Writes the figures of a loop."""
-        peak = self.peak_tokens_per_second
-        figures = training_figures(report, self._job.data.bytes_per_token, peak)
+        figures = training_figures(
+            report, self._job.data.bytes_per_token, self.peak_tokens_per_second
+        )
         self._board.write_figures(report.step, TRAINING_RUN, figures)
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
