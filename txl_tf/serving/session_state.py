@@ -10,10 +10,10 @@ from txl_tf.generation.token_rules import note_written
 class SessionState(NamedTuple):
     """State of a session between its texts, with tensors of one row and V tokens of vocabulary.
 
-    Memory ends before the `unread` tokens. `uses` `(V,)` are as in a `DecodingState`. `known_ids`
-    are the newest tokens, which the text of others depends on. `position` counts the tokens drawn,
-    and `num_tokens` all tokens, prompts included. Scores have a memory of their own, of the
-    lengths of evaluations, which ends before the `unscored` tokens.
+    `memory` ends before the `unread` tokens. `uses` `(V,)` are as in a `DecodingState`. `known_ids`
+    are the newest tokens: the text of the next tokens depends on them. `position` counts the tokens
+    drawn, and `num_tokens` all tokens, prompts included. `score_memory` is for scores, with the
+    lengths of evaluations, and ends before the `unscored` tokens.
     """
 
     memory: Any
@@ -30,7 +30,7 @@ class SessionState(NamedTuple):
         """Returns the state after tokens that were written; they are read with the next prompt."""
         uses = self.uses.copy()
         note_written(uses, token_ids)
-        # Reading the text is faster than writing it was.
+        # The tokens are read again with the next prompt, because reading is faster than writing.
         return self._replace(
             uses=uses,
             unread=np.append(self.unread, token_ids),

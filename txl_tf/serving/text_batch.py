@@ -26,8 +26,9 @@ _TOKENS_AT_ONCE = 4
 class BatchPrograms:
     """Programs for a number of rows, and the fastest engine for them.
 
-    They read the weights as they are when the server starts. All round, or none, so that a text
-    does not depend on the number of texts beside it. `alone` are the programs for one row.
+    They read the weights as they are when the server starts. Either the programs for every number
+    of rows round numbers, or none of them does, so that a text does not depend on the number of
+    texts beside it. `alone` are the programs for one row.
     """
 
     def __init__(self, model: keras.Model, num_rows: int, alone: Self | None = None) -> None:
@@ -93,7 +94,7 @@ class TextBatch:
         return min(size for size in self._programs_of if size >= num_rows)
 
     def regroup(self, rows: Sequence[Completion]) -> None:
-        """Makes the batch of other texts; unfinished ones that leave it keep their memory.
+        """Replaces the texts of the batch; unfinished texts that leave it keep their memory.
 
         A program has a fixed number of rows, and their memory lies in common tensors. So a change
         copies all memory: 79 MB a row for 12 layers of width 512 and M = 1,600 in float32.

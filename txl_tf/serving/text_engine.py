@@ -1,10 +1,15 @@
 """Engine of the text server: one thread that reads prompts and writes all texts in one batch.
 
-A text joins the batch when its prompt is read, and leaves it when it ends. A long prompt is read
-segment by segment, one segment between a few tokens of the other texts. Each change of the batch
-moves the memory of all its texts, so texts join together where they can. Clients share the batch
-equally: if a client has two places more than a waiting client, one of its texts pauses. Texts of
-one session are written one after the other.
+A text joins the batch when its prompt is read, and leaves the batch when the text ends. A long
+prompt is read segment by segment, one segment between a few tokens of the other texts. Each change
+of the batch moves the memory of all its texts, so texts join together where they can. Clients share
+the batch equally: if a client has two places more than a waiting client, one of its texts pauses.
+Texts of one session are written one after the other.
+
+Two threads meet here. The event loop of the server calls `encode`, `submit` and `close`, and sets
+`Completion.is_over` to cancel a text. The thread of the engine does all the rest. Both change the
+queue `_waiting` only while they hold `_changed`, and `close` sets `_is_closed`. Only the thread of
+the engine changes the other attributes.
 
 Shape letters used in this module: V vocabulary.
 """
@@ -38,17 +43,19 @@ from txl_tf.serving.session_state import SessionState
 from txl_tf.serving.text_batch import TextBatch
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity
-_SCORED_TOKENS = 64  # at once: with 267,735 words, their log-probabilities take 69 MB
-_MOST_DELAYS = 4  # turns that a text waits for others that join the batch with it
+# Tokens of a prompt that are scored at once. The log-probabilities of 267,735 words take 69 MB.
+_SCORED_TOKENS = 64
+# Turns that a text waits, so that other texts can join the batch together with it.
+_MOST_DELAYS = 4
 
 
 class TextEngine:
     """Worker that reads and writes the texts of all requests.
 
-    It writes `max_rows` texts side by side. `max_waiting` requests may wait besides. If they are
-    full, the client with the most of them gives a place to one that has two fewer. A session ends
-    after `session_seconds` without a request. With more than `max_sessions`, the one that rested
-    longest ends.
+    It writes `max_rows` texts side by side, and `max_waiting` further requests may wait. If the
+    queue is full, the client with the most waiting requests gives a place to a client that has two
+    fewer. A session ends after `session_seconds` without a request. If there are more than
+    `max_sessions`, the session that rested longest ends.
     """
 
     def __init__(
@@ -101,9 +108,9 @@ class TextEngine:
 
     def encode(self, prompt: str | tuple[int, ...]) -> np.ndarray:
         """Returns the tokens of a prompt, none for an empty one; RequestError if there are none."""
-        given = prompt if isinstance(prompt, str) else np.array(prompt)
+        text_or_ids = prompt if isinstance(prompt, str) else np.array(prompt)
         try:
-            return prompt_tokens(self.tokenizer, given) if prompt else np.zeros(0, np.int32)
+            return prompt_tokens(self.tokenizer, text_or_ids) if prompt else np.zeros(0, np.int32)
         except (UsageError, ValueError, OverflowError) as error:
             raise RequestError(400, getattr(error, "what", str(error)), "prompt") from error
 
@@ -319,9 +326,9 @@ class TextEngine:
         """Adds the prompt to the text with its scores; returns the memory after all but its end.
 
         `unscored` are the tokens of the session that have no score yet, and the prompt. The
-        memory is one of its own, as evaluations may remember other lengths than texts. The first
-        token of a new text has no score. All tokens but the last are read: the hidden state
-        of each scores the token after it. It pauses between two segments.
+        memory is separate from that of the texts, because evaluations may remember another length.
+        The first token of a new text has no score. All tokens but the last are read, and the hidden
+        state of each token scores the next one. The generator pauses between two segments.
         """
         prompt_ids = text.prompt_ids
         text.pieces = TextPieces(self.tokenizer, prompt_ids[:0])
