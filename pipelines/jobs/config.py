@@ -44,8 +44,13 @@ _WIDTH = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     way = parser.add_mutually_exclusive_group()
-    meaning = f"list only this section: {', '.join(SECTIONS)} (default: the first four)"
-    way.add_argument("section", nargs="?", choices=[*SECTIONS], metavar="SECTION", help=meaning)
+    way.add_argument(
+        "section",
+        nargs="?",
+        choices=[*SECTIONS],
+        metavar="SECTION",
+        help=f"list only this section: {', '.join(SECTIONS)} (default: the first four)",
+    )
     add_config_argument(way, help="print all settings of this experiment as JSON")
     add_override_argument(parser)
 

@@ -65,20 +65,28 @@ _NEVER = -100.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     way = parser.add_mutually_exclusive_group(required=True)
-    meaning = "implementation to read weights of"
-    way.add_argument("--from", choices=[*_LOADERS], dest="from_system", help=meaning)
+    way.add_argument(
+        "--from", choices=[*_LOADERS], dest="from_system", help="implementation to read weights of"
+    )
     way.add_argument("--to", choices=["hugging_face"], dest="to_system", help="to write for")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument("--source", metavar="PATH", help="weights: a file or folder")
     tokenizer = parser.add_mutually_exclusive_group()
-    meaning = "prepared data set of the model, whose tokenizer is copied"
-    tokenizer.add_argument("--data", metavar="DIR", help=meaning)
-    meaning = "cache.pkl of the official code, or vocab.pkl of Hugging Face"
-    tokenizer.add_argument("--vocabulary", metavar="FILE", help=meaning)
+    tokenizer.add_argument(
+        "--data", metavar="DIR", help="prepared data set of the model, whose tokenizer is copied"
+    )
+    tokenizer.add_argument(
+        "--vocabulary",
+        metavar="FILE",
+        help="cache.pkl of the official code, or vocab.pkl of Hugging Face",
+    )
     parser.add_argument("--workdir", metavar="DIR", help="run, checkpoint, converted model, export")
     add_step_argument(parser)
-    meaning = "settings that the tensors do not tell, such as model.memory_length; may be repeated"
-    add_override_argument(parser, "model.FIELD=VALUE", meaning)
+    add_override_argument(
+        parser,
+        "model.FIELD=VALUE",
+        "settings that the tensors do not tell, such as model.memory_length; may be repeated",
+    )
 
 
 def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
@@ -168,8 +176,11 @@ def convert_weights(
     try:
         model = getattr(convert, _LOADERS[system])(source, origins=origins, **settings)
     except ValueError as error:
-        remedy = "Give a missing setting with --set model.FIELD=VALUE."
-        raise UsageError(f"{error}", where=f"--source {source}", remedy=remedy) from error
+        raise UsageError(
+            f"{error}",
+            where=f"--source {source}",
+            remedy="Give a missing setting with --set model.FIELD=VALUE.",
+        ) from error
     try:
         if official is not None:
             tokenizer = _official_tokenizer(official)

@@ -79,8 +79,13 @@ class Finding(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_tpu_argument(parser, "check this TPU (default: the devices of this machine)")
-    meaning = "check that a job can write here; may be repeated"
-    parser.add_argument("--folder", metavar="PATH", action="append", default=[], help=meaning)
+    parser.add_argument(
+        "--folder",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="check that a job can write here; may be repeated",
+    )
 
 
 def check_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -141,9 +146,12 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
     wanted = _TPU_BUILD if has_tpu or _TPU_BUILD in builds else "tensorflow"
     install = f"pip install --no-deps {wanted}=={tested['tensorflow']}"
     if builds and builds != [wanted]:
-        what = f"installed: {' and '.join(builds)}; this machine needs {wanted} alone"
-        remedy = f"pip uninstall -y {' '.join(builds)} && {install}"
-        yield Finding("TensorFlow build", what, remedy, MismatchError.exit_code)
+        yield Finding(
+            "TensorFlow build",
+            f"installed: {' and '.join(builds)}; this machine needs {wanted} alone",
+            f"pip uninstall -y {' '.join(builds)} && {install}",
+            MismatchError.exit_code,
+        )
     # Every build counts as `tensorflow`; only the TPU build comes with `libtpu`.
     installed = {**packages, **({"tensorflow": packages[builds[0]]} if builds else {})}
     for name, pin in tested.items():
@@ -158,8 +166,10 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
         exit_code = MismatchError.exit_code if is_fault else 0
         what = f"{version}; the tested version is {pin}" if version else "not installed"
         yield Finding(name, what, remedy, exit_code)
-    what = f"Python {platform.python_version()}, {len(tested)} packages compared with tested ones"
-    yield Finding("packages", what)
+    yield Finding(
+        "packages",
+        f"Python {platform.python_version()}, {len(tested)} packages compared with tested ones",
+    )
 
 
 def check_folder(folder: str) -> Finding:
@@ -174,12 +184,20 @@ def check_folder(folder: str) -> Finding:
         is_whole = read_file(file) == _CONTENT
         remove_file(file)
     except (OSError, ValueError, NotImplementedError) as error:
-        remedy = "Check the path, the permissions and the room."
-        return Finding(check, first_line(error), remedy, StorageError.exit_code)
+        return Finding(
+            check,
+            first_line(error),
+            "Check the path, the permissions and the room.",
+            StorageError.exit_code,
+        )
     if is_whole:
         return Finding(check, "written, read and removed")
-    what = "a file that was written has other content when read"
-    return Finding(check, what, "Use another folder.", StorageError.exit_code)
+    return Finding(
+        check,
+        "a file that was written has other content when read",
+        "Use another folder.",
+        StorageError.exit_code,
+    )
 
 
 _PROBE = f"from {__name__} import probe; import sys; probe(sys.argv[1] or None)"

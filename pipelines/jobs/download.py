@@ -31,12 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     parser.add_argument("model", choices=[*_MODELS], metavar="MODEL", help=", ".join(_MODELS))
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the model to make")
-    meaning = "where the files are kept (default: downloads)"
-    parser.add_argument("--download-folder", metavar="DIR", default="downloads", help=meaning)
-    meaning = f"address of a copy of the files (default: {_URL})"
-    parser.add_argument("--url", default=_URL, help=meaning)
-    meaning = "what the tensors do not tell, such as model.memory_length; may be repeated"
-    add_override_argument(parser, "model.FIELD=VALUE", meaning)
+    parser.add_argument(
+        "--download-folder",
+        metavar="DIR",
+        default="downloads",
+        help="where the files are kept (default: downloads)",
+    )
+    parser.add_argument(
+        "--url", default=_URL, help=f"address of a copy of the files (default: {_URL})"
+    )
+    add_override_argument(
+        parser,
+        "model.FIELD=VALUE",
+        "what the tensors do not tell, such as model.memory_length; may be repeated",
+    )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

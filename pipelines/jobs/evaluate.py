@@ -203,8 +203,9 @@ def _evaluate_text(job: EvaluateJob, strategy: "tf.distribute.Strategy", is_chie
         score = score_text(evaluator, tokenizer, content, step=step, track=show_progress)
     except InvalidTextError as error:
         where = "standard input" if arguments.text == STANDARD_INPUT else arguments.text
-        remedy = "Give a text of at least two tokens, all known to the tokenizer."
-        raise error.damaged(where, remedy) from error
+        raise error.damaged(
+            where, "Give a text of at least two tokens, all known to the tokenizer."
+        ) from error
     if not is_chief:
         return
     tokens = zip(score.token_ids.tolist(), score.pieces, score.nats.tolist(), strict=True)

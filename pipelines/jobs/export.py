@@ -105,8 +105,9 @@ def check_arguments(arguments: argparse.Namespace) -> ExportJob:
     )
     if memory_length is None:
         memory_length = model.memory_length
-    where = f"--memory-length {memory_length}"
-    require_reading_memory("The export", model, 1, 1, memory_length, where)
+    require_reading_memory(
+        "The export", model, 1, 1, memory_length, f"--memory-length {memory_length}"
+    )
     out = arguments.out
     if not is_remote(out) and os.path.exists(out) and not os.path.isdir(out):
         raise UsageError("The output is not a folder.", where=f"--out {out}")

@@ -55,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="data set or model whose tokenizer is used, if --init-from has none (default: bytes)",
     )
-    meaning = "times that every example is read (default: 3)"
-    add_number(run, "--epochs", 1, _MAX_EPOCHS, meaning)
+    add_number(run, "--epochs", 1, _MAX_EPOCHS, "times that every example is read (default: 3)")
     add_override_argument(run)
     _add_task_arguments(parser)
     add_initial_arguments(parser)
@@ -67,14 +66,17 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the files of a task and of its predictions."""
     data = parser.add_argument_group("data")
     for split, use in _SPLITS.items():
-        meaning = f"examples {use}: .jsonl, .csv, .tsv"
-        data.add_argument(f"--{split}", metavar="FILE", help=meaning)
-    meaning = f"{' or '.join(TASK_KINDS)} (default: classification)"
-    data.add_argument("--task", choices=TASK_KINDS, metavar="KIND", help=meaning)
-    meaning = "columns of the texts (default: text)"
-    data.add_argument("--text-columns", metavar="NAME", nargs="+", help=meaning)
-    meaning = "column of the label (default: label)"
-    data.add_argument("--label-column", metavar="NAME", help=meaning)
+        data.add_argument(f"--{split}", metavar="FILE", help=f"examples {use}: .jsonl, .csv, .tsv")
+    data.add_argument(
+        "--task",
+        choices=TASK_KINDS,
+        metavar="KIND",
+        help=f"{' or '.join(TASK_KINDS)} (default: classification)",
+    )
+    data.add_argument(
+        "--text-columns", metavar="NAME", nargs="+", help="columns of the texts (default: text)"
+    )
+    data.add_argument("--label-column", metavar="NAME", help="column of the label (default: label)")
     data.add_argument("--id-column", metavar="NAME", help="column that names the examples")
     group = parser.add_argument_group("predictions")
     group.add_argument("--predict", metavar="FILE", help="examples to answer")
@@ -184,8 +186,11 @@ def _finetuning_experiment(
     elif arguments.config is not None:
         model = load_experiment(arguments.config, []).model
     else:
-        remedy = "Give a trained model with --init-from, or a new one with --config."
-        raise UsageError("A new run needs a model.", where="--init-from", remedy=remedy)
+        raise UsageError(
+            "A new run needs a model.",
+            where="--init-from",
+            remedy="Give a trained model with --init-from, or a new one with --config.",
+        )
     values = default_settings(model) | {"task": _task(data).to_dict()}
     begin = override(ExperimentConfig.from_dict(values), overrides)
     num_steps = _steps_of(arguments.epochs or DEFAULT_EPOCHS, data, begin)

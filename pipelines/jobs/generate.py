@@ -90,8 +90,9 @@ def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     memory_length = model.effective_memory_length if memory_length is None else memory_length
     num_rows = arguments.beams or arguments.num_samples
     where = f"--num-samples {num_rows}" if arguments.beams is None else f"--beams {num_rows}"
-    where = f"{where}, --memory-length {memory_length}"
-    require_reading_memory("Writing", model, num_rows, 1, memory_length, where)
+    require_reading_memory(
+        "Writing", model, num_rows, 1, memory_length, f"{where}, --memory-length {memory_length}"
+    )
     return job
 
 
@@ -127,8 +128,11 @@ def _check_combinations(job: GenerateJob) -> None:
         )
     is_conversation = arguments.num_samples == 1 and arguments.beams is None
     if job.prompt is None and not (is_conversation and sys.stdin.isatty()):
-        remedy = "Give --prompt or a pipe, or use a terminal."
-        raise UsageError("There is no text to continue.", where="--prompt", remedy=remedy)
+        raise UsageError(
+            "There is no text to continue.",
+            where="--prompt",
+            remedy="Give --prompt or a pipe, or use a terminal.",
+        )
 
 
 def run(job: GenerateJob) -> None:

@@ -62,27 +62,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     tpu = parser.add_argument_group("TPU")
     tpu.add_argument("--kind", choices=[*_SCRIPTS, _GKE], required=True, help="what to launch")
-    meaning = "the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8, tpu7x-8 or v5e:2x4"
-    tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
+    tpu.add_argument(
+        "--accelerator-type",
+        metavar="TYPE",
+        required=True,
+        help="the slice, such as v4-32, v5litepod-16, v5p-32, v6e-8, tpu7x-8 or v5e:2x4",
+    )
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
     tpu.add_argument("--project", required=True, help="ID of the Google Cloud project")
     tpu.add_argument("--name", required=True, help="name of the TPU or the job set")
     tpu.add_argument("--spot", action="store_true", help="cheaper machines that may be taken away")
     run = parser.add_argument_group("run")
-    meaning = "named experiment, or .toml or .json file, which is copied"
-    run.add_argument("--config", metavar="NAME|FILE", required=True, help=meaning)
+    run.add_argument(
+        "--config",
+        metavar="NAME|FILE",
+        required=True,
+        help="named experiment, or .toml or .json file, which is copied",
+    )
     run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
     add_workdir_argument(run)
     add_override_argument(run)
-    meaning = "backend of Keras (default: tensorflow; jax on TPU7x and slices of GKE)"
-    run.add_argument("--backend", choices=("tensorflow", "jax"), help=meaning)
-    meaning = "image of the TPU VMs (default: by accelerator type)"
-    tpu.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
+    run.add_argument(
+        "--backend",
+        choices=("tensorflow", "jax"),
+        help="backend of Keras (default: tensorflow; jax on TPU7x and slices of GKE)",
+    )
+    tpu.add_argument(
+        "--runtime-version",
+        metavar="IMAGE",
+        help="image of the TPU VMs (default: by accelerator type)",
+    )
     gke = parser.add_argument_group(_GKE)
     gke.add_argument("--image", help="container image with txl-tf")
     gke.add_argument("--cluster", help="cluster that gets a node pool")
-    meaning = "account that may read the data and write the run"
-    gke.add_argument("--service-account", metavar="EMAIL", help=meaning)
+    gke.add_argument(
+        "--service-account",
+        metavar="EMAIL",
+        help="account that may read the data and write the run",
+    )
 
 
 def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, Topology]:
@@ -131,17 +148,22 @@ def check_arguments(arguments: argparse.Namespace) -> tuple[argparse.Namespace, 
     ):
         if is_wrong:
             words = f"--kind {kind} {option} {accelerator.accelerator_type}"
-            where = f"{words} --backend {arguments.backend}"
-            raise UsageError(what, where=where, remedy=f"Use {remedy}.")
+            raise UsageError(
+                what, where=f"{words} --backend {arguments.backend}", remedy=f"Use {remedy}."
+            )
     for name in (*_OF_GKE, "runtime_version"):
         is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
         if is_given and not is_used:
-            where = f"--kind {kind} {option_of(name)}"
-            raise UsageError("This kind does not use the option.", where=where, remedy="Drop it.")
-        if is_gke and is_used and not is_given:
-            remedy = "pipelines/launch/README.md tells how to get the value."
             raise UsageError(
-                "A GKE job set needs this option.", where=option_of(name), remedy=remedy
+                "This kind does not use the option.",
+                where=f"--kind {kind} {option_of(name)}",
+                remedy="Drop it.",
+            )
+        if is_gke and is_used and not is_given:
+            raise UsageError(
+                "A GKE job set needs this option.",
+                where=option_of(name),
+                remedy="pipelines/launch/README.md tells how to get the value.",
             )
     return arguments, accelerator
 

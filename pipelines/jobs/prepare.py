@@ -68,8 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=SHARD_BYTES / _BYTES_PER_MEGABYTE,
         metavar="MB",
     )
-    meaning = "processes (default: one per core; one for bytes and ids)"
-    add_number(output, "--workers", 1, max(_MAX_WORKERS, 4 * _num_cores()), meaning)
+    add_number(
+        output,
+        "--workers",
+        1,
+        max(_MAX_WORKERS, 4 * _num_cores()),
+        "processes (default: one per core; one for bytes and ids)",
+    )
 
 
 def _num_cores() -> int:
@@ -81,15 +86,19 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     paths, vocabulary = text_paths(arguments), arguments.vocabulary
     kind = tokenizer_kind(arguments)
     if not paths and arguments.corpus is None:
-        remedy = "Give --text, --corpus, or --train-file."
-        raise UsageError("There is no text.", where="txl prepare", remedy=remedy)
+        raise UsageError(
+            "There is no text.",
+            where="txl prepare",
+            remedy="Give --text, --corpus, or --train-file.",
+        )
     require_effects(arguments)
     # A file in two splits would leak the test into training.
     text_files(paths)
     for path, what in ((arguments.archive, "archive"), (vocabulary, "vocabulary")):
         if path is not None and "://" not in path and not os.path.exists(path):
-            remedy = "Name an existing file or folder."
-            raise InputMissingError(f"There is no such {what}.", where=path, remedy=remedy)
+            raise InputMissingError(
+                f"There is no such {what}.", where=path, remedy="Name an existing file or folder."
+            )
     valid_fraction, test_fraction = split_fractions(arguments)
     # Negated, so that NaN is refused too.
     if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
@@ -100,12 +109,18 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         )
     separator = arguments.document_separator or ""
     if "\n" in separator:
-        remedy = "Give the line without its end."
-        raise UsageError("A separator is one line.", where="--document-separator", remedy=remedy)
+        raise UsageError(
+            "A separator is one line.",
+            where="--document-separator",
+            remedy="Give the line without its end.",
+        )
     has_train = arguments.train_file or arguments.text or arguments.corpus
     if kind == "ids" and vocabulary is None and arguments.vocabulary_size is None:
-        remedy = "Give --vocabulary with a label per line, or --vocabulary-size."
-        raise UsageError("The number of ids is missing.", where="--format ids", remedy=remedy)
+        raise UsageError(
+            "The number of ids is missing.",
+            where="--format ids",
+            remedy="Give --vocabulary with a label per line, or --vocabulary-size.",
+        )
     if kind not in ("bytes", "ids") and vocabulary is None and not has_train:
         raise UsageError(
             "The vocabulary is made from train text, and no train text is given.",
@@ -194,9 +209,11 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
 
         tokenizer = tokenizer_from(path)
         if arguments.format == "ids" and tokenizer.kind != "ids":
-            what = f"The data are ids, but the vocabulary is one of {tokenizer.kind}."
-            remedy = f"Give --vocabulary-size {tokenizer.vocabulary_size} in place of --vocabulary."
-            raise MismatchError(what, where=f"--vocabulary {path}", remedy=remedy)
+            raise MismatchError(
+                f"The data are ids, but the vocabulary is one of {tokenizer.kind}.",
+                where=f"--vocabulary {path}",
+                remedy=f"Give --vocabulary-size {tokenizer.vocabulary_size} instead of --vocabulary.",
+            )
         return tokenizer
     if arguments.format == "ids":
         if path is None:

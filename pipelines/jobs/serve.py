@@ -44,22 +44,41 @@ _KEY_VARIABLE = "TXL_API_KEY"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    meaning = "folder of a run, checkpoint, converted model or export"
-    parser.add_argument("--workdir", "--model", metavar="DIR", required=True, help=meaning)
+    parser.add_argument(
+        "--workdir",
+        "--model",
+        metavar="DIR",
+        required=True,
+        help="folder of a run, checkpoint, converted model or export",
+    )
     add_step_argument(parser)
     add_evaluation_argument(parser)
     parser.add_argument("--name", help="name of the model in requests (default: the folder's)")
     address = "address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=address)
     add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
-    meaning = f"key for all paths but /, /health, /ping (default: ${_KEY_VARIABLE})"
-    parser.add_argument("--api-key", metavar="KEY", help=meaning)
-    meaning = "pages of this origin may ask; *: of any; may be repeated"
-    parser.add_argument("--allowed-origin", metavar="URL", action="append", help=meaning)
-    meaning = "header that names a client behind a proxy: X-Forwarded-For, Authorization"
-    parser.add_argument("--client-header", metavar="NAME", default="", help=meaning)
-    meaning = "write a line for each request to the standard error"
-    parser.add_argument("--log-requests", action="store_true", help=meaning)
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"key for all paths but /, /health, /ping (default: ${_KEY_VARIABLE})",
+    )
+    parser.add_argument(
+        "--allowed-origin",
+        metavar="URL",
+        action="append",
+        help="pages of this origin may ask; *: of any; may be repeated",
+    )
+    parser.add_argument(
+        "--client-header",
+        metavar="NAME",
+        default="",
+        help="header that names a client behind a proxy: X-Forwarded-For, Authorization",
+    )
+    parser.add_argument(
+        "--log-requests",
+        action="store_true",
+        help="write a line for each request to the standard error",
+    )
     limits = parser.add_argument_group("limits")
     add_number(limits, "--rows", 1, 1024, "texts written side by side", default=8)
     for option, meaning, default in (
@@ -69,8 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--sessions", "most sessions kept; above, the longest unused ends", 32),
     ):
         add_number(limits, option, 1, MAX_COUNT, meaning, default=default)
-    meaning = "minutes without a request after which a session ends"
-    add_number(limits, "--session-minutes", 0.01, 1e6, meaning, default=30.0)
+    add_number(
+        limits,
+        "--session-minutes",
+        0.01,
+        1e6,
+        "minutes without a request after which a session ends",
+        default=30.0,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,8 +116,14 @@ def check_arguments(arguments: argparse.Namespace) -> ServeJob:
     required_tokenizer(source, f"--workdir {arguments.workdir}")
     description = override_evaluation(source.description, arguments.overrides)
     model, rows = description.model, arguments.rows + arguments.sessions
-    where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
-    require_reading_memory("Serving", model, rows, 1, model.effective_memory_length, where)
+    require_reading_memory(
+        "Serving",
+        model,
+        rows,
+        1,
+        model.effective_memory_length,
+        f"--rows {arguments.rows} --sessions {arguments.sessions}",
+    )
     return ServeJob(
         socket=_listening_socket(arguments.host, arguments.port),
         evaluation=description.evaluation,
@@ -105,9 +136,11 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:
-        what = f"The server cannot listen: {getattr(error, 'strerror', None) or error}"
-        where = f"--host {host} --port {port}"
-        raise StorageError(what, where=where, remedy="Choose another port or address.") from error
+        raise StorageError(
+            f"The server cannot listen: {getattr(error, 'strerror', None) or error}",
+            where=f"--host {host} --port {port}",
+            remedy="Choose another port or address.",
+        ) from error
 
 
 def run(job: ServeJob) -> None:

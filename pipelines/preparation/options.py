@@ -54,14 +54,23 @@ def add_text_arguments(text: Any) -> None:
         metavar="DIR",
         help=f"folder of downloads (default: {DEFAULT_FOLDER})",
     )
-    meaning = "line ends of enwik8 (default: drop)"
-    text.add_argument("--newlines", choices=["keep", "drop"], help=meaning)
-    meaning = "format of the files (default: text)"
-    text.add_argument("--format", choices=["text", "jsonl", "csv", "parquet", "ids"], help=meaning)
-    meaning = "field or column with the text or ids (default: text)"
-    text.add_argument("--field", metavar="NAME", help=meaning)
-    meaning = "file or line (default: file)"
-    text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)
+    text.add_argument(
+        "--newlines", choices=["keep", "drop"], help="line ends of enwik8 (default: drop)"
+    )
+    text.add_argument(
+        "--format",
+        choices=["text", "jsonl", "csv", "parquet", "ids"],
+        help="format of the files (default: text)",
+    )
+    text.add_argument(
+        "--field", metavar="NAME", help="field or column with the text or ids (default: text)"
+    )
+    text.add_argument(
+        "--one-document-per",
+        choices=["file", "line"],
+        metavar="UNIT",
+        help="file or line (default: file)",
+    )
     text.add_argument(
         "--document-separator", metavar="LINE", help="line between documents; '' is a blank line"
     )
@@ -72,8 +81,9 @@ def add_text_arguments(text: Any) -> None:
             metavar="PART",
             help=f"share of --text, 0 for none (default: {_DEFAULT_FRACTION})",
         )
-    meaning = "seed of the division into splits (default: 0)"
-    add_number(text, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
+    add_number(
+        text, "--split-seed", -MAX_STEP, MAX_STEP, "seed of the division into splits (default: 0)"
+    )
 
 
 def add_tokenizer_arguments(group: Any) -> None:
@@ -84,8 +94,13 @@ def add_tokenizer_arguments(group: Any) -> None:
         metavar="KIND",
         help=f"{', '.join(TOKENIZERS)} (default: the corpus's, or bytes)",
     )
-    meaning = "most token ids (default: 32000 pieces, or all words); required for ids"
-    add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
+    add_number(
+        group,
+        "--vocabulary-size",
+        1,
+        MAX_TOKEN_IDS,
+        "most token ids (default: 32000 pieces, or all words); required for ids",
+    )
     add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a listed word or character")
     for option, meaning in (
         ("--lower-case", "words in lower case"),
