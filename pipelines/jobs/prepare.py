@@ -212,7 +212,7 @@ def choose_tokenizer(arguments: argparse.Namespace) -> Tokenizer | VocabularyTra
             raise MismatchError(
                 f"The data are ids, but the vocabulary is one of {tokenizer.kind}.",
                 where=f"--vocabulary {path}",
-                remedy=f"Give --vocabulary-size {tokenizer.vocabulary_size} instead of --vocabulary.",
+                remedy=f"Give --vocabulary-size {tokenizer.vocabulary_size}, not --vocabulary.",
             )
         return tokenizer
     if arguments.format == "ids":
