@@ -102,7 +102,7 @@ DOCSTRINGS = {
 }
 # These examples train models or compile several programs.
 SLOW = {
-    "txl_tf.causal_lm.text_generator.TextSession",
+    "txl_tf.causal_lm.text_session.TextSession",
     "txl_tf.causal_lm.text_task.TextTask",
     "txl_tf.generation.session.GenerationSession",
     "txl_tf.models.headed.TransformerXLWithHead",

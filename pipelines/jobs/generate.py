@@ -33,7 +33,7 @@ from ..shell.arguments import (
 from ..shell.progress import say, with_chosen_step
 
 if TYPE_CHECKING:
-    from txl_tf.causal_lm.text_generator import TextSession
+    from txl_tf.causal_lm.text_session import TextSession
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.text_generator import TextSession
 from txl_tf.causal_lm.text_pieces import (
     TextPieces,
     first_stop,
@@ -11,6 +10,7 @@ from txl_tf.causal_lm.text_pieces import (
     text_until,
     tokens_until,
 )
+from txl_tf.causal_lm.text_session import TextSession
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
