@@ -70,9 +70,9 @@ class TransformerXLCausalLM(TextGenerator):
     _optimizer: Any
     """A Keras optimizer, or an `OptimizerConfig`."""
     _trained: StatefulTransformerXL | None
-    """The model with the memory of `fit`, kept from one to the next."""
+    """The model with the memory of `fit`, which the next `fit` uses again."""
     _trained_for: Sequence[Any] = ()
-    """The variables that its program was made for; later layers may be frozen or quantized."""
+    """Variables that the program of `_trained` is bound to. Other layers may be frozen later."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class TransformerXLCausalLM(TextGenerator):
         self.compile()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a copy or pickle holds; it has a new optimizer of the same settings."""
+        """Returns the state of a copy or pickle, with a new optimizer of the same settings."""
         state = {**super().__getstate__(), "_trained": None, "_trained_for": ()}
         if not isinstance(self._optimizer, OptimizerConfig):
             # Keras 3.15 cannot copy an optimizer that was built.
@@ -99,7 +99,7 @@ class TransformerXLCausalLM(TextGenerator):
 
     @property
     def step(self) -> int:
-        """Training steps of the weights, 0 if unknown: those before `fit`, and the optimizer's."""
+        """Training steps of the weights: those before `fit` and those of its optimizer."""
         return self._step_before + (0 if self._counted is None else int(self._counted.iterations))
 
     @step.setter
@@ -247,7 +247,8 @@ class TransformerXLCausalLM(TextGenerator):
         if validation_data is not None:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
-        # 2. The model with memory, of the `fit` before if nothing changed, and its optimizer.
+        # 2. The model with memory and its optimizer. Both are kept from the previous `fit`, unless
+        #    variables or sizes have changed.
         variables = self.model.trainable_variables
         trained_for = [*self.model.weights, *variables]
         if not same_variables(trained_for, self._trained_for):
@@ -268,7 +269,7 @@ class TransformerXLCausalLM(TextGenerator):
             self._step_before = self.step - int(model_with_loss.optimizer.iterations)
             self._counted = model_with_loss.optimizer
 
-        # 3. Keras' loop; memory is empty where the text begins.
+        # 3. Keras' training loop. Memory is cleared where the text begins.
         def begin(epoch: int, logs: Any) -> None:
             if steps_per_epoch is None or epoch == options.get("initial_epoch", 0):
                 model_with_loss.reset_state()

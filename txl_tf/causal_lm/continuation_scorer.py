@@ -15,12 +15,12 @@ from txl_tf.config.model import AnyModelConfig
 from txl_tf.inference.segment_reader import power_of_two
 from txl_tf.layers.compiled_parts import compiled, exact_products
 
-# Positions per softmax: with a large vocabulary more would fill the memory.
+# Positions of one softmax. More of them would fill the memory if the vocabulary is large.
 _POSITIONS_AT_ONCE = 64
 
 
 class Continuation(NamedTuple):
-    """A text, int32 vector, and the number of its first tokens, 1 or more, that are context."""
+    """A text, int32 vector, whose first `num_context` tokens, at least 1, are only context."""
 
     token_ids: np.ndarray
     num_context: int
@@ -36,9 +36,9 @@ class ContinuationScore(NamedTuple):
 class ContinuationScorer:
     """Scorer of continuations, several side by side, each read from an empty memory.
 
-    With model and `config` of an `Evaluator`, its numbers agree with the scores of whole texts. A
-    call yields the index of each continuation and its `ContinuationScore`; texts of similar length
-    come together.
+    With the model and `config` of an `Evaluator`, its numbers agree with the scores of whole texts.
+    A call yields the index of each continuation and its `ContinuationScore`, in an order by which
+    texts of similar length are read together.
     """
 
     def __init__(

@@ -58,7 +58,8 @@ class LayerReader:
         self.segment_length = self._engine.segment_length
 
     def _hidden_states(self, token_ids: Any, memory: Any, constants: Any) -> tuple[Any, Any]:
-        if self._is_output:  # of `call`, which a class of the user's may change
+        if self._is_output:
+            # A subclass of the user may change what `call` returns, so `call` is read.
             outputs, memory = self._engine.read(token_ids, memory, constants=constants)
         else:
             states, memory = self._engine.hidden_states(token_ids, memory, constants=constants)
@@ -107,7 +108,7 @@ def text_features(
 
 
 def _pool(states: np.ndarray, pooling: Pooling, segment_length: int) -> np.ndarray:
-    """Reduces states `(S, D)` to what the features need of them; means are sums at first."""
+    """Reduces states `(S, D)` to what the features need; a mean begins as a sum."""
     if pooling == "last":
         return states[-1:].copy()
     if pooling == "mean":

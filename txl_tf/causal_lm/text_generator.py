@@ -25,7 +25,7 @@ from txl_tf.model_folder import check_vocabulary_size
 from txl_tf.models.computed_from_weights import same_variables
 from txl_tf.models.language_model import language_model_of
 
-# Largest number of objects of a class that are kept compiled.
+# Most objects of one class whose compiled programs are kept.
 _MAX_COMPILED = 4
 
 
@@ -42,9 +42,10 @@ class TextGenerator:
         self._program_weights: Sequence[Any] = ()
 
     def _cached_object(self, kind: Any, *arguments: Any, **options: Any) -> Any:
-        """Returns an object of a class that compiles programs for the model, old or new.
+        """Returns an object of the class `kind`, which compiles programs for the model.
 
-        Programs are bound to the variables of the layers, which have others after `quantize`.
+        A call with equal arguments returns the same object again. Programs are bound to the
+        variables of the layers, so all objects are new after `quantize`, which replaces variables.
         """
         if not same_variables(self.model.weights, self._program_weights):
             self._programs, self._program_weights = {}, self.model.weights
@@ -126,7 +127,7 @@ class TextGenerator:
             storage_dtype=storage_dtype,
         )
 
-        # 3. Tokens; every 16 of them, the rows that are over end.
+        # 3. Tokens are written. After every 16 of them, rows at a limit or a stop text end.
         def ends_row(prompt_ids: np.ndarray, row: np.ndarray, limit: int) -> bool:
             if len(row) >= limit:
                 return True
@@ -196,7 +197,7 @@ class TextGenerator:
     ) -> GenerationSession:
         """Returns a session with empty rows; it reuses what an earlier call compiled."""
         if type(sampler) is samplers.RandomSampler:
-            # Its settings are inputs: one compiled session serves all of them.
+            # The settings of this sampler are inputs, so one compiled session serves all of them.
             settings = settings.replace(
                 **{name: getattr(sampler, name) for name in samplers.SETTINGS}
             )

@@ -10,10 +10,11 @@ from txl_tf.errors import did_you_mean
 from txl_tf.storage.strict_json import parse_json
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {}, [""])
-# Parameters that change no text here, and values of others that change nothing.
+# Parameters that change no text of this server, and values with which others change nothing.
 _IGNORED = ("user", "metadata", "add_special_tokens", "skip_special_tokens")
 _NEUTRAL = {"min_tokens": 0, "length_penalty": 1, "use_beam_search": False, "top_k": -1}
-_TYPO_SIMILARITY = 0.85  # of names; below it another parameter may be meant
+# Similarity of two names, below which a client probably means another parameter.
+_TYPO_SIMILARITY = 0.85
 
 
 class RequestError(Exception):
@@ -61,7 +62,7 @@ class CompletionRequest(GenerationConfig):
     stream_options: StreamOptions = StreamOptions()
     """Options of the stream."""
     ignore_eos: bool = False
-    """True to write on after the token that ends a document."""
+    """True to continue after the token that ends a document."""
     session: str = ""
     """Name of a text that is continued over many requests, with its memory."""
     model: str | None = None

@@ -29,18 +29,20 @@ from txl_tf.serving.metrics import ServerMetrics
 _PAGE = os.path.join(os.path.dirname(__file__), "page.html")
 _BODY_SECONDS = 30.0
 SHUTDOWN_SECONDS = 2.0
-"""Time for requests and for the engine to end."""
+"""Time that requests, and then the engine, have to end."""
 _OPEN_PATHS = ("/", "/health", "/ping")
 _MAX_SESSION_LETTERS = 100
-_MAX_TEXTS = 64  # prompts of a request times `n`
+# Most texts of a request: its prompts times `n`.
+_MAX_TEXTS = 64
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class TextServer:
     """HTTP application of an `engine`, which is `None` while the model is loaded.
 
-    Requests need the API key, except on `_OPEN_PATHS`. `client_header` names the client that
-    shares the engine with others, by default its address. Pages of `allowed_origins` may ask too.
+    Requests need the API key, except on `_OPEN_PATHS`. The header `client_header` names the client
+    that shares the engine with others; by default its address is the name. Pages of
+    `allowed_origins` may send requests too.
     """
 
     def __init__(
