@@ -1,8 +1,8 @@
 """Errors that end a job, each with an exit code for supervisors, and blocks that raise them.
 
-The library raises `ValueError` for wrong arguments. These classes report failures outside the
-program: files, folders, configurations, devices. Their text has at most three lines: the problem,
-its place, the remedy.
+The library raises `ValueError` for wrong arguments of Python. These classes report what a user of
+the command line can mend: files, folders, settings, devices. Their text has at most three lines:
+the problem, its place, the remedy.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """Samplers, which choose the next token: random, greedy, beam search.
 
-A sampler is a function of scores `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`. Beam
-search also chooses which row each of its beams continues.
+A sampler is a function of scores `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`. Only
+`BeamSampler` is called in another way: it draws nothing, and it also chooses which row each of its
+beams continues.
 
 Shape letters used in this module: B rows, W beams of each, R = B * W, V vocabulary.
 """

@@ -4,10 +4,10 @@
     txl compile --config FILE --topology v4:2x2x4 --set training.rematerialize=true
 
 The training step and the evaluation step of a run's replicas, as
-`tf.distribute.TPUStrategy` runs them, go through the TPU compiler. A step that does
-not fit the chips is a result with exit code 0: the settings with which it fits. The
-size of the programs themselves, some percent of the memory of a large model, is not
-counted.
+`tf.distribute.TPUStrategy` runs them, go through the TPU compiler. With `--backend jax`
+it is the training step of a mesh alone. A step that does not fit the chips is a result
+with exit code 0: the settings with which it fits. The size of the programs themselves,
+some percent of the memory of a large model, is not counted.
 """
 
 import argparse

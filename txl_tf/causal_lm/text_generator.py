@@ -166,7 +166,7 @@ class TextGenerator:
     ) -> TextSession:
         """Begins a text that many calls continue, with its memory.
 
-        It takes the arguments of `generate`. `sampler` must not be a `BeamSampler`.
+        The arguments have the same meaning as in `generate`. `sampler` must not be a `BeamSampler`.
         `max_tokens` is the default for each call.
 
         Raises:

@@ -31,8 +31,9 @@ def split_by_fraction(
     documents have the order of the input.
 
     A single document is cut into train, valid and test, in this order. Each cut is at the nearest
-    line end (LF, CR LF or CR) within 0.5 % of the text. Without one it is at white space within the
-    same distance or 16 bytes, and without that between two characters.
+    line end (LF, CR LF or CR) within a distance: 0.5 % of the text, but at most 64 KiB and at most
+    a quarter of the smallest split. Without a line end it is at white space within the same
+    distance or 16 bytes, and without white space between two characters.
 
     The documents are read once here, and again for every use of a split. Memory holds about 20
     bytes per document.

@@ -48,12 +48,12 @@ AnyStrategy: TypeAlias = tf.distribute.Strategy | MeshStrategy
 def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> AnyStrategy:
     """Creates the strategy for the requested and available devices, a mesh on JAX.
 
-    `tpu` is `local`, a name, or `grpc://host:port`. Without it, all GPUs are used. Without GPUs the
-    CPU is used, which TensorFlow splits into `num_cpu_replicas` logical devices before its first
-    use. Several machines train together if the environment variable `TF_CONFIG` of each machine
-    lists all of them; then this call waits for the others. Raises InputMissingError if a TPU or
-    worker does not answer or start in time, and UsageError if `TF_CONFIG` is invalid, or used with
-    a TPU or CPU replicas.
+    `tpu` is `local`, a name, or `grpc://host:port`. Without a TPU, all GPUs are used, or the CPU if
+    there are none. `num_cpu_replicas` above 1 asks for the CPU even beside GPUs; TensorFlow splits
+    it into so many logical devices before its first use. Several machines train together if the
+    environment variable `TF_CONFIG` of each machine lists all of them; then this call waits for the
+    others. Raises InputMissingError if a TPU or worker does not answer or start in time, and
+    UsageError if `TF_CONFIG` is invalid, or used with a TPU or CPU replicas.
     """
     cluster = _cluster_of_several()
     if is_on_jax():

@@ -26,7 +26,8 @@ class EvaluationResult:
     words: `num_words` counts pieces of text between white space, without line ends.
 
     Fields from `segment_length` to `dynamic_decay` are conditions of the evaluation. A new setting
-    of this kind is also added to `evaluation_conditions`, which fills them.
+    of this kind is also added to `evaluation_conditions`, which fills all of them that the
+    configuration knows. The evaluator fills the others: rows, warm-up and masks.
     """
 
     split: str

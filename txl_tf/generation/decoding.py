@@ -87,7 +87,10 @@ class DecodingState(NamedTuple):
         )
 
     def reordered(self, parents: Any, select: Callable[[Any, Any], Any]) -> Self:
-        """Returns the state with its rows in the order of `parents`, int32 `(R,)`."""
+        """Returns the state with its rows in the order of `parents`, int32 `(R,)`.
+
+        It is for beams, whose state has no `nats`.
+        """
         names = ("pending", "uses", "is_finished", "lengths")
         return self._replace(
             step_state=select(self.step_state, parents),

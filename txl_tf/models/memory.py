@@ -99,8 +99,9 @@ class KeyValueMemory(NamedTuple):
     both are `(B, P, N * H)`: the heads side by side, and `P` places, the first of them unused.
 
     Attributes:
-        keys: tuple of `L` float tensors `(B, N, H, M)`, transposed for matmul.
-        values: tuple of `L` float tensors `(B, N, M, H)`.
+        keys: tuple of `L` float tensors `(B, N, H, M)`, transposed for matmul. In the form that
+            `inference.stacked_steps` reads, one tensor has all layers.
+        values: tuple of `L` float tensors `(B, N, M, H)`, or one tensor as `keys`.
         valid_length: int32 tensor `(B,)`, between 0 and `M`.
     """
 

@@ -74,7 +74,7 @@ class MetricsLog:
             self._num_lines = kept_lines
 
     def append(self, step: int, run: str, values: Mapping[str, Any]) -> None:
-        """Writes a line of `train` or a split; values by tag are numbers, texts or JSON objects."""
+        """Writes a line of a run; values by tag are numbers, texts or JSON objects."""
         text = json.dumps({"step": step, "run": run, **_finite(values)}, allow_nan=False) + "\n"
         with self._storage_errors():
             # Appended texts have the number of their line, because a step may have several lines.

@@ -18,7 +18,7 @@ class StepCompilation(enum.Enum):
 
     WHOLE = "the whole step, as one program"
     PARTS = "all but matrix products, which TensorFlow computes"
-    NOTHING = "nothing, as several replicas cannot be compiled and a TPU compiles by itself"
+    NOTHING = "nothing; a TPU still compiles by itself"
 
     @classmethod
     def choose(cls, experiment: ExperimentConfig, strategy: AnyStrategy) -> "StepCompilation":
