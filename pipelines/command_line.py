@@ -149,8 +149,11 @@ class JobParser(argparse.ArgumentParser):
         module = importlib.import_module(f"{__package__}.{module_name}")
         module.add_arguments(self)
         if module_name in _ON_ANY_BACKEND:
-            meaning = "backend of Keras (default: $KERAS_BACKEND)"
-            self.add_argument("--backend", choices=("tensorflow", "jax"), help=meaning)
+            self.add_argument(
+                "--backend",
+                choices=("tensorflow", "jax"),
+                help="backend of Keras (default: $KERAS_BACKEND)",
+            )
         if example := _EXAMPLE.search(module.__doc__ or ""):
             words = example[1].replace("%", "%%").replace("\\\n", " ").split()
             usage = f"usage: {' '.join(words)} [options]"

@@ -65,13 +65,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="average over all tokens of the split that have a full memory before them",
     )
-    meaning = "most segments to read in each row, after those that fill the memory"
-    add_number(queries, "--segments", 1, MAX_COUNT, meaning, default=100)
+    add_number(
+        queries,
+        "--segments",
+        1,
+        MAX_COUNT,
+        "most segments to read in each row, after those that fill the memory",
+        default=100,
+    )
     add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)
-    meaning = "tokens of memory (default: as in the run's evaluations)"
-    add_number(parser, "--memory-length", 1, MAX_TOKENS, meaning)
-    meaning = "tokens of a segment (default: as in the run's evaluations)"
-    add_number(parser, "--segment-length", 1, MAX_TOKENS, meaning)
+    add_number(
+        parser,
+        "--memory-length",
+        1,
+        MAX_TOKENS,
+        "tokens of memory (default: as in the run's evaluations)",
+    )
+    add_number(
+        parser,
+        "--segment-length",
+        1,
+        MAX_TOKENS,
+        "tokens of a segment (default: as in the run's evaluations)",
+    )
     add_json_argument(parser)
 
 
@@ -100,8 +116,13 @@ def check_arguments(arguments: argparse.Namespace) -> AttentionJob:
     model = job.source.description.model
     if not isinstance(model, ModelConfig):
         raise UsageError("The model must be a Transformer-XL.", where=arguments.workdir)
-    where = f"--rows {arguments.rows}, --memory-length, --segment-length"
-    require_reading_memory("The analysis", model, arguments.rows, settings=where, **job.lengths)
+    require_reading_memory(
+        "The analysis",
+        model,
+        arguments.rows,
+        settings=f"--rows {arguments.rows}, --memory-length, --segment-length",
+        **job.lengths,
+    )
     require_absent(arguments.out)
     return job
 

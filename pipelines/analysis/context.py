@@ -97,29 +97,38 @@ class ContextJob:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
-    meaning = "run, checkpoint, converted model or export; repeated, a group of models"
     parser.add_argument(
-        "--workdir", metavar="DIR", action="append", required=True, dest="workdirs", help=meaning
+        "--workdir",
+        metavar="DIR",
+        action="append",
+        required=True,
+        dest="workdirs",
+        help="run, checkpoint, converted model or export; repeated, a group of models",
     )
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
-    meaning = f"context lengths in equal steps, the steps of RECL (default: {_CONTEXTS})"
     parser.add_argument(
         "--context",
         dest="contexts",
         type=_lengths,
         metavar="TOKENS,...",
         default=_CONTEXTS,
-        help=meaning,
+        help=f"context lengths in equal steps, the steps of RECL (default: {_CONTEXTS})",
     )
     add_number(
         parser, "--tokens", 1, MAX_COUNT, "tokens to predict, drawn from the split", default=1000
     )
     add_number(parser, "--seed", 0, MAX_STEP, "seed that draws the tokens", default=0)
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
-    meaning = "memory length to read contexts with (default: as in the run's evaluations)"
-    add_number(parser, "--context-memory", 1, MAX_TOKENS, meaning, metavar="TOKENS")
+    add_number(
+        parser,
+        "--context-memory",
+        1,
+        MAX_TOKENS,
+        "memory length to read contexts with (default: as in the run's evaluations)",
+        metavar="TOKENS",
+    )
     add_json_argument(parser)
 
 

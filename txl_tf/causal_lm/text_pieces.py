@@ -41,8 +41,12 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str | np.ndarray) -> np.ndarray:
             if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
         )
         word_list = ", ".join(itertools.islice(words, _MAX_SHOWN_WORDS))
-        what = "%d of %d tokens of the prompt are unknown to the model: %s"
-        _LOGGER.warning(what, num_unknown, len(ids), word_list)
+        _LOGGER.warning(
+            "%d of %d tokens of the prompt are unknown to the model: %s",
+            num_unknown,
+            len(ids),
+            word_list,
+        )
     return ids.astype(np.int32)
 
 

@@ -144,8 +144,11 @@ class FrozenConfig:
         for field in dataclasses.fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
                 users = [name for name, fields in fields_of_choice.items() if field.name in fields]
-                what = f"`{field.name}` needs `{chooser}` {' or '.join(users)}, or leave it out."
-                self.refuse(what, field.name, chooser)
+                self.refuse(
+                    f"`{field.name}` needs `{chooser}` {' or '.join(users)}, or leave it out.",
+                    field.name,
+                    chooser,
+                )
 
     def refuse(self, reason: str, *names: str) -> NoReturn:
         """Raises ValueError with a reason and the values of the named fields.

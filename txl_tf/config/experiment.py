@@ -94,15 +94,21 @@ class TrainingConfig(FrozenConfig):
 
     def validate(self) -> None:
         if self.gradient_accumulation_steps > self.global_batch_size:
-            reason = "`gradient_accumulation_steps` must be at most `global_batch_size`."
-            self.refuse(reason, "gradient_accumulation_steps", "global_batch_size")
+            self.refuse(
+                "`gradient_accumulation_steps` must be at most `global_batch_size`.",
+                "gradient_accumulation_steps",
+                "global_batch_size",
+            )
         is_named = self.freeze is None or len(self.freeze) > 0
         self.require("freeze", is_named, "name a part, or be None")
         if self.adapter_alpha is not None and self.adapter_rank is None:
             self.refuse("`adapter_alpha` needs an `adapter_rank`.", "adapter_alpha")
         if self.adapter_rank is not None and self.freeze is not None:
-            reason = "`freeze` must be None with an `adapter_rank`, which freezes the rest."
-            self.refuse(reason, "freeze", "adapter_rank")
+            self.refuse(
+                "`freeze` must be None with an `adapter_rank`, which freezes the rest.",
+                "freeze",
+                "adapter_rank",
+            )
         start, first = "average_weights_from_step", self.average_weights_from_step
         is_within = first is None or first <= self.num_steps
         self.require(start, is_within, f"be at most `num_steps`, {self.num_steps}")
@@ -243,8 +249,10 @@ class EvaluationConfig(FrozenConfig):
             if self.dynamic_decay is not None:
                 self.refuse("`dynamic_decay` needs a `dynamic_learning_rate`.", "dynamic_decay")
         elif self.batch_size != 1:
-            reason = "`batch_size` must be 1 with `dynamic_learning_rate`: weights follow one text."
-            self.refuse(reason, "batch_size")
+            self.refuse(
+                "`batch_size` must be 1 with `dynamic_learning_rate`: weights follow one text.",
+                "batch_size",
+            )
 
     def check_model(self, model: AnyModelConfig) -> None:
         """Raises ValueError if a query of the model would see no key."""
@@ -253,8 +261,9 @@ class EvaluationConfig(FrozenConfig):
             same_length = model.same_length if self.same_length is None else self.same_length
             keys = self.same_length_keys or model.same_length_keys
             if same_length and keys == "memory":
-                reason = "`evaluation.same_length_keys=memory` needs a memory."
-                self.refuse(reason, "same_length_keys")
+                self.refuse(
+                    "`evaluation.same_length_keys=memory` needs a memory.", "same_length_keys"
+                )
 
 
 TaskKind = Literal["classification", "regression"]
@@ -377,8 +386,10 @@ class EvaluatedModel(FrozenConfig):
         config = getattr(self, section)
         for name in names:
             if getattr(config, name) != getattr(type(config), name):
-                reason = f"`{section}.{name}` must be {getattr(type(config), name)!r} for {use}."
-                self.refuse(reason, f"{section}.{name}")
+                self.refuse(
+                    f"`{section}.{name}` must be {getattr(type(config), name)!r} for {use}.",
+                    f"{section}.{name}",
+                )
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.
@@ -430,14 +441,19 @@ class ExperimentConfig(EvaluatedModel):
             width = self.model.num_heads * self.model.head_dim
             highest = min(self.model.hidden_dim, width, self.model.intermediate_dim)
             if rank > highest:
-                reason = f"`training.adapter_rank` must be at most {highest}, the smallest width."
-                self.refuse(reason, "training.adapter_rank")
+                self.refuse(
+                    f"`training.adapter_rank` must be at most {highest}, the smallest width.",
+                    "training.adapter_rank",
+                )
         if self.task is not None:
             self._require_defaults("training", _LANGUAGE_MODELLING_ONLY, "a task")
         _ = self.frozen_parts  # refuses parts that the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
-            reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
-            self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")
+            self.refuse(
+                "`optimizer.warmup_steps` must be less than `training.num_steps`.",
+                "optimizer.warmup_steps",
+                "training.num_steps",
+            )
 
     @property
     def masks_documents(self) -> bool:

@@ -42,11 +42,18 @@ class VocabularyClusters(FrozenConfig):
     def validate(self) -> None:
         ends = (0, *self.cutoffs, self.vocabulary_size)
         if any(first >= last for first, last in itertools.pairwise(ends)):
-            reason = "`cutoffs` must ascend, above 0 and below `vocabulary_size`."
-            self.refuse(reason, "cutoffs", "vocabulary_size")
+            self.refuse(
+                "`cutoffs` must ascend, above 0 and below `vocabulary_size`.",
+                "cutoffs",
+                "vocabulary_size",
+            )
         if min(self.widths) == 0:
-            reason = "`embedding_dim // division_factor**i` must be above 0 for every cluster `i`."
-            self.refuse(reason, "embedding_dim", "division_factor", "cutoffs")
+            self.refuse(
+                "`embedding_dim // division_factor**i` must be above 0 for every cluster `i`.",
+                "embedding_dim",
+                "division_factor",
+                "cutoffs",
+            )
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -290,14 +297,22 @@ class ModelConfig(_LanguageModelConfig):
         has_table = self.position_encoding in LEARNED_ENCODINGS
         if has_table != (self.num_positions is not None):
             encodings = ", ".join(LEARNED_ENCODINGS)
-            reason = f"`num_positions` must be set with {encodings}, and None with other positions."
-            self.refuse(reason, "position_encoding", "num_positions")
+            self.refuse(
+                f"`num_positions` must be set with {encodings}, and None with other positions.",
+                "position_encoding",
+                "num_positions",
+            )
         if self.clamp_length is not None and has_table:
-            reason = "`clamp_length` must be None with these positions; use `num_positions`."
-            self.refuse(reason, "clamp_length", "position_encoding")
+            self.refuse(
+                "`clamp_length` must be None with these positions; use `num_positions`.",
+                "clamp_length",
+                "position_encoding",
+            )
         if self.share_attention_biases and self.position_encoding != "transformer_xl":
-            reason = '`share_attention_biases` needs `position_encoding="transformer_xl"`.'
-            self.refuse(reason, "position_encoding")
+            self.refuse(
+                '`share_attention_biases` needs `position_encoding="transformer_xl"`.',
+                "position_encoding",
+            )
         if self.residual_gate is not None and not self.pre_norm:
             self.refuse("`residual_gate` needs `pre_norm=True`.", "residual_gate", "pre_norm")
         self.require("cutoffs", len(self.cutoffs) < MAX_CLUSTERS, f"be fewer than {MAX_CLUSTERS}")

@@ -362,8 +362,9 @@ class PreparedDataset:
                 for record in range(first, last + 1):
                     num_tokens = min(size, shard.tokens - record * size)
                     frame = file.read(frame_bytes(num_tokens, width))
-                    where = f"{path}, record {record}"
-                    parts.append(parse_frame(frame, num_tokens, width, where=where))
+                    parts.append(
+                        parse_frame(frame, num_tokens, width, where=f"{path}, record {record}")
+                    )
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
             raise DataDamagedError(
                 "The file is missing, or shorter than the manifest says.",

@@ -75,9 +75,13 @@ class VocabularyTraining(abc.ABC):
 
 def _vocabulary_errors() -> contextlib.AbstractContextManager[None]:
     """Turns the ValueError for a text that cannot give the vocabulary into DataDamagedError."""
-    what = "The text cannot give this vocabulary"
-    remedy = "Give more text, or another --vocabulary-size."
-    return errors_as(DataDamagedError, ValueError, what, "", remedy)
+    return errors_as(
+        DataDamagedError,
+        ValueError,
+        "The text cannot give this vocabulary",
+        "",
+        "Give more text, or another --vocabulary-size.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -66,8 +66,11 @@ def score_text(
         content = text.encode() if isinstance(text, str) else text
         token_ids = tokenizer.encode(content).astype(np.int32)
     if len(token_ids) < 2:
-        reason = "A text must have at least 2 tokens, because the first token has no score."
-        raise InvalidTextError(reason, content, len(content))
+        raise InvalidTextError(
+            "A text must have at least 2 tokens, because the first token has no score.",
+            content,
+            len(content),
+        )
     if tokenizer.kind == "ids":
         content = b""  # the text of an id is a number, which is no data
     evaluation_text = EvaluationText.of_tokens(

@@ -182,8 +182,11 @@ class Workdir:
             self.files.write(CONFIG_FILE, settings_file(ModelDescription.of_run(description)))
 
     def _storage_errors(self, verb: str) -> contextlib.AbstractContextManager[None]:
-        remedy = "Check the storage and the permissions, or choose another --workdir."
-        return storage_errors(f"The folder of the run cannot be {verb}", self.folder, remedy)
+        return storage_errors(
+            f"The folder of the run cannot be {verb}",
+            self.folder,
+            "Check the storage and the permissions, or choose another --workdir.",
+        )
 
 
 def lasting_path(folder: str) -> str:

@@ -185,8 +185,11 @@ class TextEngine:
                 self._turn()
             except Exception as error:  # answered, and the next request may work
                 traceback.print_exc()
-                what = f"The text cannot be written: {type(error).__name__}: {error}"
-                self._end_all(RequestError(500, what))
+                self._end_all(
+                    RequestError(
+                        500, f"The text cannot be written: {type(error).__name__}: {error}"
+                    )
+                )
 
     def _turn(self) -> None:
         """Reads a piece of waiting prompts, and writes a few tokens of every text."""
@@ -286,8 +289,14 @@ class TextEngine:
         state = self._sessions.get(settings.session, self._new_session)
         unread = np.append(state.unread, prompt_ids)
         if not len(unread):
-            what = "The prompt must have a token, because there is no session to continue."
-            return self._refuse(text, RequestError(404, what, "prompt"))
+            return self._refuse(
+                text,
+                RequestError(
+                    404,
+                    "The prompt must have a token, because there is no session to continue.",
+                    "prompt",
+                ),
+            )
         # 3. With `echo` and `logprobs` the scores of the prompt.
         unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:

@@ -236,9 +236,11 @@ class StepLedger:
             )
 
     def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
-        what = "The ledger of the run cannot be read or written"
-        remedy = "Make room or check the permissions, and start again."
-        return storage_errors(what, self._path, remedy)
+        return storage_errors(
+            "The ledger of the run cannot be read or written",
+            self._path,
+            "Make room or check the permissions, and start again.",
+        )
 
 
 class LedgerLines(NamedTuple):

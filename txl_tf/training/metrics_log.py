@@ -87,9 +87,11 @@ class MetricsLog:
             self._files.flush()
 
     def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
-        what = "The metrics of the run cannot be read or written"
-        remedy = "Make room or check the permissions, and start again."
-        return storage_errors(what, self._path, remedy)
+        return storage_errors(
+            "The metrics of the run cannot be read or written",
+            self._path,
+            "Make room or check the permissions, and start again.",
+        )
 
 
 def _finite(values: Any) -> Any:

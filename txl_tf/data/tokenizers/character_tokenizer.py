@@ -70,11 +70,14 @@ class CharacterTokenizer(Tokenizer):
         ids = self._ids[np.frombuffer(characters.encode("utf-32-le"), "<u4")]
         if self.unknown_id is None and (is_unknown := ids < 0).any():
             index = int(np.argmax(is_unknown))
-            reason = (
-                f"The character U+{ord(characters[index]):04X} is not in the vocabulary, "
-                "which has no token for unknown characters."
+            raise InvalidTextError(
+                (
+                    f"The character U+{ord(characters[index]):04X} is not in the vocabulary, "
+                    "which has no token for unknown characters."
+                ),
+                text,
+                len(characters[:index].encode()),
             )
-            raise InvalidTextError(reason, text, len(characters[:index].encode()))
         return ids.astype(self.token_dtype)
 
     def _decode(self, ids: np.ndarray) -> bytes:

@@ -100,8 +100,9 @@ class SentencePieceTokenizer(Tokenizer):
         decode_utf8(text)
         place = text.find(BLOCK_SUBSTITUTE.encode())
         if place >= 0:
-            reason = "The text has U+10FFFE, which this tokenizer cannot encode."
-            raise InvalidTextError(reason, text, place)
+            raise InvalidTextError(
+                "The text has U+10FFFE, which this tokenizer cannot encode.", text, place
+            )
         lines = [line + b"\n" for line in text.split(b"\n")]
         lines[-1] = lines[-1][:-1]
         return self.operations[0](lines).values.numpy().astype(self.token_dtype)

@@ -228,5 +228,8 @@ def decode_utf8(text: bytes) -> str:
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
-        reason = f"The text is not UTF-8: byte 0x{text[error.start]:02x} ({error.reason})."
-        raise InvalidTextError(reason, text, error.start) from error
+        raise InvalidTextError(
+            f"The text is not UTF-8: byte 0x{text[error.start]:02x} ({error.reason}).",
+            text,
+            error.start,
+        ) from error

@@ -237,8 +237,11 @@ class WordTokenizer(RuleTokenizer):
     def _unknown_word(self, text: bytes, index: int) -> InvalidTextError:
         characters = text.decode()
         match = next(itertools.islice(re.finditer(r"\S+", characters), index, None))
-        reason = (
-            f"The word {match.group()[:80]!r} is not in the vocabulary, "
-            "which has no token for unknown words."
+        return InvalidTextError(
+            (
+                f"The word {match.group()[:80]!r} is not in the vocabulary, "
+                "which has no token for unknown words."
+            ),
+            text,
+            len(characters[: match.start()].encode()),
         )
-        return InvalidTextError(reason, text, len(characters[: match.start()].encode()))
