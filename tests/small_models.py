@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment import (
-    EvaluationConfig,
-    ExperimentConfig,
-    OptimizerConfig,
-    TrainingConfig,
-)
+from txl_tf.config.evaluation import EvaluationConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.config.optimizer import OptimizerConfig
+from txl_tf.config.training import TrainingConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.distribution.strategy import create_strategy

@@ -12,15 +12,13 @@ from txl_tf import (
 )
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM, load as load
 from txl_tf.causal_lm.text_task import TextTask as TextTask, load_task as load_task
-from txl_tf.config.experiment import (
-    EvaluationConfig as EvaluationConfig,
-    ExperimentConfig as ExperimentConfig,
-    OptimizerConfig as OptimizerConfig,
-    TaskConfig as TaskConfig,
-    TrainingConfig as TrainingConfig,
-)
+from txl_tf.config.evaluation import EvaluationConfig as EvaluationConfig
+from txl_tf.config.experiment import ExperimentConfig as ExperimentConfig
 from txl_tf.config.generation import GenerationConfig as GenerationConfig
 from txl_tf.config.model import ModelConfig as ModelConfig
+from txl_tf.config.optimizer import OptimizerConfig as OptimizerConfig
+from txl_tf.config.task import TaskConfig as TaskConfig
+from txl_tf.config.training import TrainingConfig as TrainingConfig
 from txl_tf.export.saved_model import export_saved_model as export_saved_model
 from txl_tf.generation.session import GenerationSession as GenerationSession, generate as generate
 from txl_tf.inference.engine import InferenceEngine as InferenceEngine

@@ -17,13 +17,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from txl_tf.config.base import FrozenConfig, fields_of, shown_type
-from txl_tf.config.experiment import (
-    EvaluationConfig,
-    OptimizerConfig,
-    TaskConfig,
-    TrainingConfig,
-)
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.optimizer import OptimizerConfig
+from txl_tf.config.task import TaskConfig
+from txl_tf.config.training import TrainingConfig
 from txl_tf.errors import UsageError
 
 from ..configs import NAMED_EXPERIMENTS, load_experiment

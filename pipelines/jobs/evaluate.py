@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.sources.file_kinds import check_text
 from txl_tf.data.sources.text_files import text_blocks
@@ -254,8 +254,11 @@ def write_documents(path: str, dataset: PreparedDataset, split: str, nats: np.nd
             "perplexity": perplexity(total / count) if count else None,
         }
         lines.append(json.dumps(figures) + "\n")
-    remedy = "Check the folder, the disk and the permissions."
-    with storage_errors("The figures of the documents cannot be written", path, remedy):
+    with storage_errors(
+        "The figures of the documents cannot be written",
+        path,
+        "Check the folder, the disk and the permissions.",
+    ):
         write_file(path, "".join(lines).encode())
 
 

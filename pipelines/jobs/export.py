@@ -38,7 +38,7 @@ from ..shell.arguments import (
     generation_config,
     option_of,
 )
-from ..shell.progress import with_chosen_step
+from ..shell.step_choice import with_chosen_step
 
 # Limits of a request: default and help of each.
 _LIMITS = {

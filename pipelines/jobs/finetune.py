@@ -13,7 +13,8 @@ import dataclasses
 import math
 from typing import Any
 
-from txl_tf.config.experiment import ExperimentConfig, TaskConfig
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError, MismatchError, UsageError

@@ -30,7 +30,8 @@ from ..shell.arguments import (
     is_utf8,
     option_of,
 )
-from ..shell.progress import say, with_chosen_step
+from ..shell.progress import say
+from ..shell.step_choice import with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.causal_lm.text_session import TextSession
@@ -71,8 +72,9 @@ class GenerateJob:
 def check_arguments(arguments: argparse.Namespace) -> GenerateJob:
     """Checks the arguments before TensorFlow is imported."""
     source = open_model(arguments.workdir, arguments.step)
-    where = f"--workdir {arguments.workdir}"
-    tokenizer = None if arguments.ids else required_tokenizer(source, where)
+    tokenizer = (
+        None if arguments.ids else required_tokenizer(source, f"--workdir {arguments.workdir}")
+    )
     if arguments.join_marks and not getattr(tokenizer, "has_marks", False):
         raise UsageError(
             "The vocabulary of the model has no marks like @-@, or --ids is given.",
@@ -182,8 +184,9 @@ def _converse(session: "TextSession") -> None:
     # The session can stop only between two tokens.
     signals: list[int] = []
     can_continue = False
-    help_line = "Enter a text to continue, or nothing for more. Ctrl-C stops, Ctrl-D ends."
-    print(help_line, file=sys.stderr)
+    print(
+        "Enter a text to continue, or nothing for more. Ctrl-C stops, Ctrl-D ends.", file=sys.stderr
+    )
     while (line := _next_line()) is not None:
         if not line and not can_continue:
             continue

@@ -14,13 +14,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_tf.data.corpora import SPLITS, python_standard_library_splits
+from txl_tf.data.corpora import SPLITS
 from txl_tf.data.preparation import SHARD_BYTES, prepare_dataset
 from txl_tf.data.prepared_dataset import Manifest, PreparedDataset
 from txl_tf.data.sources.downloads import download
 from txl_tf.data.sources.id_files import IdDocuments
-from txl_tf.data.sources.text_files import TextDocuments, text_files
+from txl_tf.data.sources.text_files import TextDocuments
+from txl_tf.data.sources.text_paths import text_files
 from txl_tf.data.splits import split_by_fraction
+from txl_tf.data.standard_library import python_standard_library_splits
 from txl_tf.data.text import Document, Reread
 from txl_tf.data.tokenizers.id_tokenizer import IdTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer

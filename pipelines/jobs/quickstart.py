@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.data.corpora import python_standard_library_splits
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.standard_library import python_standard_library_splits
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError, UsageError

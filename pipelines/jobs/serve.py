@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from txl_tf import __version__
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.errors import StorageError
 from txl_tf.imports import require_extra
 from txl_tf.model_folder import open_model, required_tokenizer
@@ -54,8 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step_argument(parser)
     add_evaluation_argument(parser)
     parser.add_argument("--name", help="name of the model in requests (default: the folder's)")
-    address = "address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)"
-    parser.add_argument("--host", default="127.0.0.1", help=address)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0: all addresses (default: 127.0.0.1)",
+    )
     add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
     parser.add_argument(
         "--api-key",
@@ -105,7 +108,7 @@ class ServeJob:
     socket: socket.socket
     """Socket of the address, bound before the model is loaded."""
     evaluation: EvaluationConfig
-    """Lengths of the scores of prompts, as of `txl evaluate`."""
+    """Lengths of the scores of prompts, as in `txl evaluate`."""
     arguments: argparse.Namespace
 
 

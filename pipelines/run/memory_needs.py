@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.evaluation import EvaluationConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import AnyModelConfig, ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.models.sizes import num_parameters, optimizer_copies, row_numbers

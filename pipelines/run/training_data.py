@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.evaluation import EvaluationConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.segment_plan import SegmentPlan

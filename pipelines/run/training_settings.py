@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import AnyModelConfig
+from txl_tf.config.optimizer import OptimizerConfig
+from txl_tf.config.training import TrainingConfig
 from txl_tf.data.prepared_dataset import Manifest
 from txl_tf.model_folder import ModelDescription
 

@@ -1,6 +1,5 @@
 """Output of a job: lines, tables, and progress as a bar on a terminal or as plain lines."""
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from txl_tf.model_folder import ModelFolder
     from txl_tf.training.ledger import LoopReport
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -25,15 +23,6 @@ Item = TypeVar("Item")
 def say(text: str) -> None:
     """Prints a line to the standard error at once."""
     print(text, file=sys.stderr, flush=True)
-
-
-def with_chosen_step(source: "ModelFolder") -> "ModelFolder":
-    """Chooses the checkpoint of a run, and prints its step."""
-    if source.run is None:
-        return source
-    step, is_best = source.chosen_step()
-    say(f"step {step}{', the best of the split valid' if is_best else ''}")
-    return dataclasses.replace(source, step=step)
 
 
 def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:

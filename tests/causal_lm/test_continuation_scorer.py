@@ -6,7 +6,7 @@ import pytest
 from tests.causal_lm.conftest import TOKENIZER, ids_of
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.continuation_scorer import Continuation, ContinuationScorer
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 
 # Several segments, the border in the first one, in a later one and at the first token; the last
 # text has more positions than are scored at once.

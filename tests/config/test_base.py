@@ -6,9 +6,11 @@ import pytest
 
 from txl_tf.config.base import fields_of, shown_type
 from txl_tf.config.differences import describe_differences
-from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.config.setting_values import parse_setting
+from txl_tf.config.training import TrainingConfig
 
 CLASSES = (
     TrainingConfig,

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from tests.small_models import toy_experiment
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.optimizer import OptimizerConfig
+from txl_tf.config.training import TrainingConfig
 
 RECURRENT = {"vocabulary_size": 50, "num_layers": 2, "hidden_dim": 8, "segment_length": 5}
 ATTENTION = {**RECURRENT, "num_heads": 2, "head_dim": 4, "intermediate_dim": 8, "memory_length": 3}

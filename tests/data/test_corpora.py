@@ -21,11 +21,11 @@ from txl_tf.data.corpora import (
     enwik8,
     lm1b,
     penn_treebank,
-    python_standard_library_splits,
     text8,
     wikitext2,
     wikitext_articles,
 )
+from txl_tf.data.standard_library import python_standard_library_splits
 from txl_tf.data.vocabulary_training import SentencePieceTraining
 from txl_tf.errors import DataDamagedError, InputMissingError
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.small_models import arrays_of, strategy_of
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.evaluation.evaluators import evaluator_of, nats_of
 from tests.small_models import text_of, toy_experiment, toy_tokens
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = toy_experiment().model

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.small_models import toy_text, toy_trainer
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
 

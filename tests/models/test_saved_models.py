@@ -13,8 +13,8 @@ from tests.layers.keras_cases import CASES
 from tests.slow_case import slow_case
 from tests.small_models import VOCABULARY_SIZE, toy_experiment
 from tests.source_tree import ROOT
-from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 from txl_tf.training import optimizers
 

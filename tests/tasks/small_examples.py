@@ -1,6 +1,6 @@
 """Settings of a small task, and examples for it."""
 
-from txl_tf.config.experiment import TaskConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.tasks.examples import Example
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.config.experiment import LOWER_IS_BETTER
+from txl_tf.config.task import LOWER_IS_BETTER
 from txl_tf.tasks.examples import Example
 from txl_tf.tasks.metrics import compute_metrics
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tests.small_models import NUM_TOKENS, toy_text
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.tpu_compiler.replica_program import ReplicaProgram

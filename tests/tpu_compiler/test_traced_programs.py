@@ -15,7 +15,7 @@ from tests.tpu_compiler.tpu_bridge import (
     traced_replicas,
 )
 from tests.training.task_experiments import task_experiment, task_reader
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.strategy import set_chip
 from txl_tf.evaluation.evaluator import Evaluator

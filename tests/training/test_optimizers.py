@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.training import optimizer_oracles as oracles
-from txl_tf.config.experiment import OptimizerConfig
+from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.training.optimizers import Lamb, WarmupSchedule, create_optimizer
 
 NUM_STEPS = 8

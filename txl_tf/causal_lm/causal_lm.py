@@ -10,7 +10,8 @@ import numpy as np
 from txl_tf import samplers
 from txl_tf.causal_lm.layer_reader import LayerReader, Pooling, text_features
 from txl_tf.causal_lm.text_generator import TextGenerator, checked_texts, is_one_text
-from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig
+from txl_tf.config.evaluation import EvaluationConfig
+from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, checked_token_ids
 from txl_tf.evaluation.evaluator import Evaluator
@@ -99,7 +100,7 @@ class TransformerXLCausalLM(TextGenerator):
 
     @property
     def step(self) -> int:
-        """Training steps of the weights: those before `fit` and those of its optimizer."""
+        """Training steps of the weights: the steps before `fit`, and its optimizer's steps."""
         return self._step_before + (0 if self._counted is None else int(self._counted.iterations))
 
     @step.setter

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.config.experiment import EvaluatedModel, TaskConfig
+from txl_tf.config.experiment import EvaluatedModel
+from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator

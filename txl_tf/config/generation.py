@@ -60,8 +60,9 @@ class SamplingConfig(FrozenConfig):
         pairs = self.logit_bias
         are_pairs = all(len(each) == 2 and type(each[0]) is int and each[0] >= 0 for each in pairs)
         is_valid = are_pairs and all(abs(number) <= MOST_BIAS for _, number in pairs)
-        rule = f"have token ids and numbers from -{MOST_BIAS} to {MOST_BIAS}"
-        self.require("logit_bias", is_valid, rule)
+        self.require(
+            "logit_bias", is_valid, f"have token ids and numbers from -{MOST_BIAS} to {MOST_BIAS}"
+        )
 
     @property
     def has_penalty(self) -> bool:

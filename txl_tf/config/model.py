@@ -292,8 +292,11 @@ class ModelConfig(_LanguageModelConfig):
 
     def validate(self) -> None:
         is_even = self.hidden_dim % 2 == 0
-        rule = "be even, because half of a position encoding is sines and half cosines"
-        self.require("hidden_dim", is_even, rule)
+        self.require(
+            "hidden_dim",
+            is_even,
+            "be even, because half of a position encoding is sines and half cosines",
+        )
         has_table = self.position_encoding in LEARNED_ENCODINGS
         if has_table != (self.num_positions is not None):
             encodings = ", ".join(LEARNED_ENCODINGS)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.distribution.step_context import current_value
 from txl_tf.imports import is_on_jax, jax, tensorflow as tf
 from txl_tf.inference.engine import InferenceEngine

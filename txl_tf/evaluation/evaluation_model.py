@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.config.model import AnyModelConfig
 from txl_tf.evaluation.unallocated_variables import unallocated_variables
 from txl_tf.imports import is_on_jax, tensorflow as tf

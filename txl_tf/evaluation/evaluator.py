@@ -8,7 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from txl_tf.config.experiment import EvaluatedModel, EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
+from txl_tf.config.experiment import EvaluatedModel
 from txl_tf.config.model import AnyModelConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.dynamic import DynamicEvaluation

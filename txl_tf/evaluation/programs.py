@@ -9,7 +9,7 @@ from typing import Any
 
 from keras import ops
 
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.config.model import AnyModelConfig
 from txl_tf.evaluation.dynamic import DynamicEvaluation
 from txl_tf.evaluation.reading_order import empty_batch

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from txl_tf.config.experiment import LOWER_IS_BETTER
+from txl_tf.config.task import LOWER_IS_BETTER
 
 # exp(710) overflows float64.
 _MAX_EXPONENT = 700.0

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.base import FrozenConfig, positive
-from txl_tf.config.experiment import TaskConfig
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.export import guards
 from txl_tf.export.graph_texts import GraphTexts, cut_at, long_enough
 from txl_tf.export.served_model import ServedModel, ServedWeights
@@ -223,8 +223,12 @@ class Signatures:
         """Returns the checked memory of a request."""
         sizes = self._inputs[STATES].shape[1:]
         full = tf.stack([num_rows, *sizes])
-        meaning = "rows, layers, memory length, width; or [0] in a new session"
-        states = guards.of_shape(states, STATES, [full, tf.zeros([1], tf.int32)], meaning)
+        states = guards.of_shape(
+            states,
+            STATES,
+            [full, tf.zeros([1], tf.int32)],
+            "rows, layers, memory length, width; or [0] in a new session",
+        )
         is_nothing = tf.equal(tf.rank(states), 1)
         states = guards.finite(states, STATES)
         highest = tf.where(is_nothing, 0, sizes[1])

@@ -65,7 +65,7 @@ class RowMemory:
 
     @property
     def is_unstarted(self) -> bool:
-        """True if no token was appended yet, so that there is nothing to continue."""
+        """True if no token was appended yet, so no text can be continued."""
         return not all(map(len, self._unread))
 
     @property

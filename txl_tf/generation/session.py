@@ -357,7 +357,7 @@ class GenerationSession:
             is_finished = np.array(state.is_finished)
             if is_over is not None:
                 is_finished |= is_over(written[:, :num_written])
-            # Their memory then ends before that of the other rows. A single row has no others.
+            # Their memory then ends before the memory of other rows. A single row has no others.
             self._has_ended_rows = len(written) > 1 and bool(is_finished.any())
         return written
 

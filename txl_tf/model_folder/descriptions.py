@@ -75,8 +75,9 @@ def read_settings_file(path: str, config: type[_Config]) -> _Config | None:
             where=path,
             remedy="Use the version of txl-tf that wrote the file.",
         )
-    what = "The settings in the file are invalid"
-    with errors_as(DataDamagedError, ValueError, what, path, RESTORE_REMEDY):
+    with errors_as(
+        DataDamagedError, ValueError, "The settings in the file are invalid", path, RESTORE_REMEDY
+    ):
         return config.from_dict(values)
 
 

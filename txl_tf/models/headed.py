@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from txl_tf.config.experiment import TaskConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.layers.pooled_head import PooledHead
 from txl_tf.layers.seeded_dropout import drawn_row_seeds
 from txl_tf.layers.token_ids import check_rank, check_token_ids

@@ -9,8 +9,9 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import AnyModelConfig, LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.optimizer import OptimizerConfig
 
 
 def num_parameters(config: AnyModelConfig) -> int:

@@ -92,8 +92,9 @@ def locked_folder(
         if is_remote(folder)
         else _LocalLock(folder)
     )
-    remedy = "Check the permissions, or choose another folder."
-    with storage_errors("The folder cannot be locked", folder, remedy):
+    with storage_errors(
+        "The folder cannot be locked", folder, "Check the permissions, or choose another folder."
+    ):
         lock.acquire()
     try:
         yield WritableFolder(folder, lock.check)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.config.experiment import TaskConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError, storage_errors
 from txl_tf.storage.files import write_file
 from txl_tf.storage.staging import require_absent

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from txl_tf.config.experiment import TaskConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.tasks.examples import Example

@@ -4,7 +4,7 @@ import dataclasses
 from typing import get_args
 
 from txl_tf.config.base import shown_value
-from txl_tf.config.experiment import TaskKind
+from txl_tf.config.task import TaskKind
 from txl_tf.errors import DataDamagedError
 
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)

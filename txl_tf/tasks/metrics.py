@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from txl_tf.config.base import shown_value
-from txl_tf.config.experiment import TaskKind
+from txl_tf.config.task import TaskKind
 from txl_tf.errors import did_you_mean
 from txl_tf.imports import require_extra
 from txl_tf.tasks.examples import Example

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from txl_tf.config.base import FrozenConfig, shown_value
-from txl_tf.config.experiment import TaskKind
+from txl_tf.config.task import TaskKind
 from txl_tf.errors import MismatchError, UsageError, did_you_mean
 from txl_tf.tasks.examples import TASK_KINDS, Example, TaskData
 from txl_tf.tasks.record_files import Record, read_records, shown_names

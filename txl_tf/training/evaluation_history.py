@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from txl_tf.config.experiment import TrainingConfig
+from txl_tf.config.training import TrainingConfig
 
 # Attributes that checkpoints keep, by their stored names.
 _HISTORY = ("last_step", "best_step", "best_nats_per_token")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from txl_tf.config.experiment import OptimizerConfig
+from txl_tf.config.optimizer import OptimizerConfig
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

@@ -18,7 +18,7 @@ class StepCompilation(enum.Enum):
 
     WHOLE = "the whole step, as one program"
     PARTS = "all but matrix products, which TensorFlow computes"
-    NOTHING = "nothing; a TPU still compiles by itself"
+    NOTHING = "nothing; a TPU compiles every program"
 
     @classmethod
     def choose(cls, experiment: ExperimentConfig, strategy: AnyStrategy) -> "StepCompilation":

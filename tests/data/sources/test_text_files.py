@@ -16,9 +16,9 @@ from txl_tf.data.sources.text_files import (
     MAX_LINE_BYTES,
     TextDocuments,
     text_blocks,
-    text_files,
     validated_text,
 )
+from txl_tf.data.sources.text_paths import text_files
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 
 COMPRESS = {

@@ -16,7 +16,7 @@ import txl_tf
 from tests.distribution.two_workers import started
 from tests.pipelines.txl_process import command
 from tests.small_models import toy_experiment
-from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer

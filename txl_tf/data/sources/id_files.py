@@ -10,13 +10,8 @@ import numpy as np
 
 from txl_tf.data.sources.file_kinds import kind_of
 from txl_tf.data.sources.parquet_files import parquet_values
-from txl_tf.data.sources.text_files import (
-    json_of_line,
-    line_place,
-    numbered_lines,
-    text_blocks,
-    text_files,
-)
+from txl_tf.data.sources.text_files import json_of_line, line_place, numbered_lines, text_blocks
+from txl_tf.data.sources.text_paths import text_files
 from txl_tf.errors import DataDamagedError, errors_as, storage_errors
 from txl_tf.storage.array_archives import read_array_archive
 from txl_tf.storage.files import open_regular_file

@@ -1,4 +1,4 @@
-"""Text files: their paths, their content in lines and blocks, and their documents.
+"""Text files: their content in lines and blocks, and their documents.
 
 Text stays the same byte for byte, or is refused with file, line and byte offset. Only a byte order
 mark is dropped; offsets count from the first byte after the mark. The byte tokenizer accepts every
@@ -16,7 +16,6 @@ input. Tokenizers of characters, words and subwords need UTF-8:
 | words and lines of any length | unchanged; beyond half a mebibyte cut between characters |
 """
 
-import glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,13 +30,14 @@ from txl_tf.data.sources.document_cuts import (
 )
 from txl_tf.data.sources.file_kinds import check_text, decoded_content, kind_of
 from txl_tf.data.sources.parquet_files import parquet_values
+from txl_tf.data.sources.text_paths import text_files
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     decode_utf8,
     document_bytes,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, errors_as, storage_errors
+from txl_tf.errors import DataDamagedError, InputMissingError, errors_as, storage_errors
 from txl_tf.storage.files import open_regular_file
 
 
@@ -236,7 +236,11 @@ def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, 
     Raises InputMissingError, and, also from the blocks, DataDamagedError and StorageError.
     """
     if not os.path.isfile(path):
-        raise _input_missing_error("There is no such text file.", path)
+        raise InputMissingError(
+            "There is no such text file.",
+            where=path,
+            remedy="Name a text file, or a folder of them.",
+        )
     with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
         start, blocks = decoded_content(file, path)
         check_text(start, path, may_be_json=may_be_json, may_be_archive=True)
@@ -271,63 +275,6 @@ def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
     if start := document_bytes(next(blocks, b"")):
         yield start
     yield from blocks
-
-
-def text_files(paths: Sequence[str]) -> list[str]:
-    """Lists the files of paths in the order of `paths`, which is the same on every machine.
-
-    A folder stands for all files below it, sorted by name, without hidden ones. A pattern with `*`,
-    `?` or `[` stands for its matches. Raises InputMissingError for a path without files, and
-    UsageError for a file that is named twice.
-    """
-    files = [file for path in paths for file in _files_of(path)]
-    file_of_path: dict[str, str] = {}
-    for file in files:
-        real = os.path.realpath(file)
-        if real in file_of_path:
-            raise UsageError(
-                "The same text file is named twice.",
-                where=file if file == file_of_path[real] else f"{file_of_path[real]} and {file}",
-                remedy="Name every file once.",
-            )
-        file_of_path[real] = file
-    return files
-
-
-def _files_of(path: str) -> list[str]:
-    if os.path.isfile(path):
-        return [path]
-    if os.path.isdir(path):
-        files = sorted(_below(path), key=lambda name: os.fsencode(name).split(os.sep.encode()))
-        what = "The folder has no text files."
-    elif glob.has_magic(path):
-        matches = sorted(glob.glob(path, recursive=True), key=os.fsencode)
-        files = [file for match in matches for file in _files_of(match)]
-        what = "No text file matches the pattern."
-    elif os.path.exists(path):
-        raise UsageError(
-            "The text is a pipe or a device, but must be a file: it is read several times.",
-            where=path,
-            remedy="Write the text into a file first, and name that file.",
-        )
-    else:
-        files, what = [], "There is no such text file."
-    if not files:
-        raise _input_missing_error(what, path)
-    return files
-
-
-def _below(folder: str) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            path = os.path.join(parent, name)
-            if not name.startswith(".") and os.path.isfile(path):
-                yield path
-
-
-def _input_missing_error(what: str, path: str) -> InputMissingError:
-    return InputMissingError(what, where=path, remedy="Name a text file, or a folder of them.")
 
 
 _EXAMINED_BYTES = 4096

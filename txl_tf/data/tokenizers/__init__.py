@@ -34,6 +34,11 @@ def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") ->
             where=where,
             remedy=_REMEDY,
         )
-    what = f"A file of the vocabulary is missing or not valid for the tokenizer {kind!r}"
-    with errors_as(DataDamagedError, _ERRORS_OF_FILES, what, where, _REMEDY):
+    with errors_as(
+        DataDamagedError,
+        _ERRORS_OF_FILES,
+        f"A file of the vocabulary is missing or not valid for the tokenizer {kind!r}",
+        where,
+        _REMEDY,
+    ):
         return _TOKENIZERS[kind].from_vocabulary_files(files)

@@ -169,11 +169,15 @@ class CheckpointStore:
 
     def keep_best(self, step: int) -> None:
         """Keeps a checkpoint until another is the best."""
-        with self._writing:
-            what = "The number of the best checkpoint cannot be written"
-            remedy = "Make room or check the permissions."
-            with storage_errors(what, self._best_path, remedy):
-                self._folder.write(_BEST_FILE, sealed({"step": step}))
+        with (
+            self._writing,
+            storage_errors(
+                "The number of the best checkpoint cannot be written",
+                self._best_path,
+                "Make room or check the permissions.",
+            ),
+        ):
+            self._folder.write(_BEST_FILE, sealed({"step": step}))
 
     def best_step(self, until: int | None = None) -> int | None:
         """Returns the step of the last `keep_best`; `None` before the first.
@@ -195,8 +199,12 @@ class CheckpointStore:
 
         Only the process that writes may call it.
         """
-        what = "The unfinished files of a killed process cannot be removed"
-        with storage_errors(what, self._folder.path), self._writing:
+        with (
+            storage_errors(
+                "The unfinished files of a killed process cannot be removed", self._folder.path
+            ),
+            self._writing,
+        ):
             return self._remove_leftovers()
 
     def _commit(self, step: int, folder: WritableFolder, manifest: bytes) -> None:
