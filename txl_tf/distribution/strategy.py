@@ -50,9 +50,9 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> AnyStr
 
     `tpu` is `local`, a name, or `grpc://host:port`. Without a TPU, all GPUs are used, or the CPU if
     there are none. `num_cpu_replicas` above 1 asks for the CPU even beside GPUs; TensorFlow splits
-    it into this number of logical devices before its first use. Several machines train together if the
-    environment variable `TF_CONFIG` of each machine lists all of them; then this call waits for the
-    others. Raises InputMissingError if a TPU or worker does not answer or start in time, and
+    it into this number of logical devices before its first use. Several machines train together if
+    the environment variable `TF_CONFIG` of each machine lists all of them; then this call waits for
+    the others. Raises InputMissingError if a TPU or worker does not answer or start in time, and
     UsageError if `TF_CONFIG` is invalid, or used with a TPU or CPU replicas.
     """
     cluster = _cluster_of_several()
