@@ -15,5 +15,5 @@ if __name__ == "__main__":
     lm = txl_tf.TransformerXLCausalLM(txl_tf.TransformerXL(config_of()))
     lm.fit([1, 2, 3] * 99, batch_size=8, verbose=0)
     states = lm._trained._states["fit"]
-    rows = [each.value.addressable_shards[0].data.shape[0] for each in states]
+    rows = [each.value.addressable_shards[0].data.shape[0] for each in states.variables]
     print(json.dumps({"rows": rows}))

@@ -163,7 +163,7 @@ def relative_difference(runs, experiment, weights, text, masks_documents):
 
 def executed_nats(evaluator, text, strategy):
     """What `Evaluator.evaluate` sums up, by programs that are executed on their own."""
-    rows, _ = evaluator._order(text.num_tokens, None)
+    rows = evaluator._order(text.num_tokens, None)
     shares = ReplicaRows(strategy, rows.batch_size)
     functions = evaluator.trace(rows.batch_size, rows.segments_per_step)
     begin, score = (HostReplicas(ReplicaProgram.of(function)) for function in functions)
