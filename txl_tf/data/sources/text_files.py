@@ -30,14 +30,14 @@ from txl_tf.data.sources.document_cuts import (
 )
 from txl_tf.data.sources.file_kinds import check_text, decoded_content, kind_of
 from txl_tf.data.sources.parquet_files import parquet_values
-from txl_tf.data.sources.text_paths import text_files
+from txl_tf.data.sources.text_paths import input_missing_error, text_files
 from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     decode_utf8,
     document_bytes,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, errors_as, storage_errors
+from txl_tf.errors import DataDamagedError, errors_as, storage_errors
 from txl_tf.storage.files import open_regular_file
 
 
@@ -236,11 +236,7 @@ def text_streams(path: str, *, may_be_json: bool = True) -> Iterator[tuple[str, 
     Raises InputMissingError, and, also from the blocks, DataDamagedError and StorageError.
     """
     if not os.path.isfile(path):
-        raise InputMissingError(
-            "There is no such text file.",
-            where=path,
-            remedy="Name a text file, or a folder of them.",
-        )
+        raise input_missing_error("There is no such text file.", path)
     with storage_errors("The text file cannot be read", path), open_regular_file(path) as file:
         start, blocks = decoded_content(file, path)
         check_text(start, path, may_be_json=may_be_json, may_be_archive=True)

@@ -47,7 +47,7 @@ def _files_of(path: str) -> list[str]:
     else:
         files, what = [], "There is no such text file."
     if not files:
-        raise _input_missing_error(what, path)
+        raise input_missing_error(what, path)
     return files
 
 
@@ -60,5 +60,6 @@ def _below(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _input_missing_error(what: str, path: str) -> InputMissingError:
+def input_missing_error(what: str, path: str) -> InputMissingError:
+    """Creates the error of a path without text files."""
     return InputMissingError(what, where=path, remedy="Name a text file, or a folder of them.")
