@@ -61,7 +61,7 @@ _ON_ANY_BACKEND = (
     "jobs.train",
 )
 
-# Jobs that do not load TensorFlow in this process, or that load it after they watch for signals.
+# Jobs before which TensorFlow is not loaded: they need none in this process, or load it later.
 _LOADS_TENSORFLOW_LATER = (
     "config",
     "doctor",

@@ -127,7 +127,7 @@ def prepare(num_replicas):
 
 
 def evaluation_differences(runs, experiment):
-    """Relative differences of the total nats, with keys and values or hidden states remembered."""
+    """Relative differences of the total nats, with documents together and apart."""
     weights = runs.trainers["mirrored"].state.inference_weights()
     text = toy_text(experiment.model.vocabulary_size)
     return {

@@ -16,7 +16,8 @@ class SegmentPlan:
     """Order in which the rows of a batch read a token stream.
 
     The stream is cut into `B * S` segments of `T` tokens. Row `r` reads the `S` segments from
-    number `r * S` on, one in each step, so that its memory always holds the text before a segment.
+    number `r * S` on, one in each step. So its memory holds the text before a segment, except where
+    `starts` says that the row begins with an empty memory.
 
     With `rotate`, each epoch begins at another place. The cuts move by fewer tokens than a batch
     has, and row 0 begins at another segment; after the last segment follows the first. SHA-256 of

@@ -1,4 +1,4 @@
-"""Compiles layers and functions, whole or in parts, and recomputes layers to save memory.
+"""Compiles layers and functions, keeps products exact, and recomputes layers to save memory.
 
 On a CPU, oneDNN is faster at products, and XLA at operations that visit each number once:
 dropout, residuals, normalisation, softmax.

@@ -8,8 +8,9 @@
 | "export" | a SavedModel, with `config.json` and `vocabulary/` in `assets.extra/` |
 | "data set" | `manifest.json`, and the files that it lists |
 
-`txl convert` and `save_to_preset` write a "model". A checkpoint that was copied out of its run
-becomes a "model" when the run's `config.json` and `vocabulary/` are put beside its files.
+`txl convert`, `txl download` and `save_to_preset` write a "model". A checkpoint that was copied out
+of its run becomes a "model" when the run's `config.json` and `vocabulary/` are put beside its
+files.
 TensorFlow is imported only when weights are read or written.
 """
 

@@ -34,10 +34,11 @@ class TextPiece(NamedTuple):
 class Completion:
     """One text of a request and its progress.
 
-    The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
-    request. `reading` is the iterator that reads the prompt, a segment at a time. `state` is the
-    `SessionState` after the prompt; `None` until that is read. `memory`, of a text outside of the
-    batch, ends before its newest token. `is_over` is true if the text ended or was cancelled.
+    The engine calls `deliver` with each `TextPiece`, mostly in its own thread, but from `submit` if
+    a waiting text is refused. `owner` is the client and its request. `reading` is the iterator that
+    reads the prompt, a segment at a time. `state` is the `SessionState` after the prompt; `None`
+    until that is read. `memory`, of a text outside of the batch, ends before its newest token.
+    `is_over` is true if the text ended or was cancelled.
     """
 
     index: int

@@ -6,10 +6,11 @@ of the batch moves the memory of all its texts, so texts join together where the
 the batch equally: if a client has two places more than a waiting client, one of its texts pauses.
 Texts of one session are written one after the other.
 
-Two threads meet here. The event loop of the server calls `submit`, and sets `Completion.is_over`
-to cancel a text. `encode` and `close` may be called from any thread. The thread of the engine does
-all the rest. Threads change the queue `_waiting` only while they hold `_changed`, and `close` sets
-`_is_closed`. Only the thread of the engine changes the other attributes.
+Two threads meet here. The event loop of the server calls `submit`, which may refuse waiting texts,
+and sets `Completion.is_over` to cancel a text. `encode` and `close` may be called from any thread.
+The thread of the engine does all the rest. Threads change the queue `_waiting` only while they hold
+`_changed`, and `close` sets `_is_closed`. Only the thread of the engine changes the other
+attributes.
 
 Shape letters used in this module: V vocabulary.
 """

@@ -22,7 +22,7 @@ class StepCompilation(enum.Enum):
 
     @classmethod
     def choose(cls, experiment: ExperimentConfig, strategy: AnyStrategy) -> "StepCompilation":
-        """Chooses the fastest way on TensorFlow, unless `training.jit_compile` decides."""
+        """Chooses the fastest way on TensorFlow; `training.jit_compile` decides on one replica."""
         training, model = experiment.training, experiment.model
         # The sum over several replicas on CPUs or GPUs cannot be compiled.
         is_alone = strategy.num_replicas_in_sync == 1
