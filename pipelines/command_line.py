@@ -101,32 +101,32 @@ def _dispatch(arguments: list[str]) -> None:
     parser.add_argument("--version", action="version", version=_versions())
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
     # Imports only the chosen job.
-    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    job_name = next((word for word in arguments if not word.startswith("-")), None)
     modules = {}
     for name, summary in JOBS.items():
         job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
-        if name == chosen:
+        if name == job_name:
             modules[name] = job_parser.add_arguments_of(f"jobs.{name}")
-    parsed = parser.parse_args(arguments)
-    job = modules[parsed.job]
-    if parsed.job in _ON_TENSORFLOW:
+    options = parser.parse_args(arguments)
+    job = modules[options.job]
+    if options.job in _ON_TENSORFLOW:
         os.environ["KERAS_BACKEND"] = "tensorflow"
-    elif getattr(parsed, "backend", None):
-        os.environ["KERAS_BACKEND"] = parsed.backend
-    if parsed.job != "doctor":
+    elif getattr(options, "backend", None):
+        os.environ["KERAS_BACKEND"] = options.backend
+    if options.job != "doctor":
         require_tensorflow_backend("jax")
         require_backend_packages()
     # Before the check, which imports TensorFlow to read an object store.
     set_read_ahead()
-    needs_tpu = getattr(parsed, "tpu", None) == "local" and not is_on_jax()
-    if parsed.job not in _LOOKS_FOR_TPU and not needs_tpu:
+    needs_tpu = getattr(options, "tpu", None) == "local" and not is_on_jax()
+    if options.job not in _LOOKS_FOR_TPU and not needs_tpu:
         # Only one process can hold the chips of a TPU VM, and training needs them. With JAX,
         # TensorFlow only reads data.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-    checked = job.check_arguments(parsed)
-    if parsed.job not in _LOADS_TENSORFLOW_LATER:
-        load_tensorflow(parsed.job)
-    job.run(parsed if checked is None else checked)
+    job_input = job.check_arguments(options)
+    if options.job not in _LOADS_TENSORFLOW_LATER:
+        load_tensorflow(options.job)
+    job.run(options if job_input is None else job_input)
 
 
 _EXAMPLE = re.compile(r"^ *(txl (?:.*\\\n)*.*)", re.MULTILINE)
@@ -169,26 +169,26 @@ class JobParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = list(map(str, action.choices))
+        choices = list(map(str, action.choices))
         name = "/".join(action.option_strings) or action.metavar or action.dest
         raise UsageError(
-            f"{name} cannot be {value!r}.{did_you_mean(value, known)}",
+            f"{name} cannot be {value!r}.{did_you_mean(value, choices)}",
             where=f"{'/'.join(action.option_strings) or self.prog} {value}",
-            remedy=f"Known are: {', '.join(known)}.",
+            remedy=f"Known are: {', '.join(choices)}.",
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Reports an unknown option, with a suggestion, before a missing required one."""
-        known = self._option_string_actions
+        options = self._option_string_actions
         has_parsers_below = self._subparsers is not None
         for word in () if has_parsers_below else args or ():
             if word == "--":
                 break
             name = word.partition("=")[0]
             # argparse accepts the beginning of an option.
-            if name.startswith("--") and not any(option.startswith(name) for option in known):
+            if name.startswith("--") and not any(option.startswith(name) for option in options):
                 raise UsageError(
-                    f"`{self.prog}` has no option {name[:100]}.{did_you_mean(name, known)}",
+                    f"`{self.prog}` has no option {name[:100]}.{did_you_mean(name, options)}",
                     where=word[:200],
                     remedy=f"`{self.prog} --help` lists the options.",
                 )
@@ -200,11 +200,11 @@ class JobParser(argparse.ArgumentParser):
 
 def _versions() -> str:
     """Returns the versions of the main packages, without importing them."""
-    found = [f"txl-tf {__version__}"]
+    versions = [f"txl-tf {__version__}"]
     for name in ("tensorflow", "tensorflow-tpu", "keras"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name} {importlib.metadata.version(name)}")
-    return ", ".join([*found, f"Python {platform.python_version()}"])
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join([*versions, f"Python {platform.python_version()}"])
 
 
 if __name__ == "__main__":

@@ -106,9 +106,9 @@ def register_with_keras() -> None:
 def _register_classes() -> None:
     classes = _names_of_stub(Path(__file__).parent / "layers" / "__init__.py", "txl_tf.layers")
     classes |= {name: module for module, names in _KERAS_CLASSES.items() for name in names}
-    registered = sys.modules["keras"].saving.get_custom_objects()
+    registry = sys.modules["keras"].saving.get_custom_objects()
     for name, module in classes.items():
-        registered.setdefault(f"txl_tf>{name}", _ClassOnFirstUse(module, name))
+        registry.setdefault(f"txl_tf>{name}", _ClassOnFirstUse(module, name))
 
 
 class _ClassOnFirstUse:

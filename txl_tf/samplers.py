@@ -128,10 +128,12 @@ class BeamSampler:
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
         # A finished beam has one continuation, which costs nothing.
         is_first = ops.arange(vocabulary_size) == 0
-        unchanged = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
-        log_probs = ops.where(is_finished[:, None], unchanged, log_probs)
-        continued = ops.reshape(totals[:, None] + log_probs, [-1, self.num_beams * vocabulary_size])
-        totals, places = ops.top_k(continued, self.num_beams)  # [B, W]
+        end_log_probs = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
+        log_probs = ops.where(is_finished[:, None], end_log_probs, log_probs)
+        candidates = ops.reshape(
+            totals[:, None] + log_probs, [-1, self.num_beams * vocabulary_size]
+        )
+        totals, places = ops.top_k(candidates, self.num_beams)  # [B, W]
         places = ops.cast(places, "int32")
         first_beams = ops.arange(0, num_rows, self.num_beams, dtype="int32")
         parents = places // vocabulary_size + first_beams[:, None]

@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> Callable[[], None]:
     """Checks the arguments before TensorFlow is imported; returns the analysis to run."""
     module = importlib.import_module(f"..analysis.{arguments.analysis}", __package__)
-    checked = module.check_arguments(arguments)
-    return functools.partial(module.run, arguments if checked is None else checked)
+    analysis_input = module.check_arguments(arguments)
+    return functools.partial(module.run, arguments if analysis_input is None else analysis_input)
 
 
 def run(analysis: Callable[[], None]) -> None:

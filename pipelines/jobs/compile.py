@@ -168,16 +168,16 @@ def _compile_evaluation(
         return None, None, 0
     rows = -(-evaluation.batch_size // compiler.topology.num_replicas)
     say(f"compiling the evaluation step: {rows} rows per replica")
-    lowered = evaluation_program(trainer)
-    program = compiler.compile(lowered, "evaluation")
+    lowered_program = evaluation_program(trainer)
+    program = compiler.compile(lowered_program, "evaluation")
     values = {
         "rows_per_replica": rows,
         "segment_length": evaluation.segment_length or experiment.model.segment_length,
         "dtype_policy": evaluation.dtype_policy,
-        "shared_bytes": lowered.variable_bytes,
+        "shared_bytes": lowered_program.variable_bytes,
         **_figures(program, compiler.topology),
     }
-    return program, values, lowered.variable_bytes
+    return program, values, lowered_program.variable_bytes
 
 
 def _fitting_settings(
@@ -230,10 +230,10 @@ def _verdict(fits: bool) -> str:
 
 
 def _print_program(name: str, values: dict[str, Any]) -> None:
-    needed, limit = _gibibytes(values["needed_bytes"]), _gibibytes(values["limit_bytes"])
+    need, limit = _gibibytes(values["needed_bytes"]), _gibibytes(values["limit_bytes"])
     print(f"\n{name}: {values['rows_per_replica']} rows per replica, {values['dtype_policy']}")
     print(f"attention: {values['attention']}")
-    print(f"{_verdict(values['fits'])}: {needed} of {limit} GiB, without the size of the program")
+    print(f"{_verdict(values['fits'])}: {need} of {limit} GiB, without the size of the program")
     if padding := values.get("padding_rows"):
         print(f"padding rows, which make the replicas equal and are not counted: {padding}")
     figures = {

@@ -90,13 +90,13 @@ def settings_of(config_class: Any) -> Iterator[tuple[str, str, str]]:
         if dataclasses.is_dataclass(base):
             meanings |= _meanings(base)
     for field in dataclasses.fields(config_class):
-        hint, accepted = fields_of(config_class)[field.name]
+        hint, limits = fields_of(config_class)[field.name]
         default = "required"
         if field.default is not dataclasses.MISSING:
             default = f"default {field.default!r}"
         elif field.default_factory is not dataclasses.MISSING:
             default = "its own defaults"
-        facts = [shown_type(hint), *([str(accepted)] if accepted else []), default]
+        facts = [shown_type(hint), *([str(limits)] if limits else []), default]
         yield field.name, "; ".join(facts), meanings.get(field.name, "")
 
 

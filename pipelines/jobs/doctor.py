@@ -137,38 +137,40 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
 
     Faults: a wrong build, no package, a version `pyproject.toml` forbids. Others are warnings.
     """
-    tested = pinned_versions()
-    required = map(Requirement, metadata.requires("txl-tf") or ())
+    pins = pinned_versions()
+    requirements = map(Requirement, metadata.requires("txl-tf") or ())
     ranges = {
-        str(canonicalize_name(each.name)): each.specifier for each in required if not each.marker
+        str(canonicalize_name(each.name)): each.specifier
+        for each in requirements
+        if not each.marker
     }
     builds = [build for build in _BUILDS if build in packages]
-    wanted = _TPU_BUILD if has_tpu or _TPU_BUILD in builds else "tensorflow"
-    install = f"pip install --no-deps {wanted}=={tested['tensorflow']}"
-    if builds and builds != [wanted]:
+    needed_build = _TPU_BUILD if has_tpu or _TPU_BUILD in builds else "tensorflow"
+    install = f"pip install --no-deps {needed_build}=={pins['tensorflow']}"
+    if builds and builds != [needed_build]:
         yield Finding(
             "TensorFlow build",
-            f"installed: {' and '.join(builds)}; this machine needs {wanted} alone",
+            f"installed: {' and '.join(builds)}; this machine needs {needed_build} alone",
             f"pip uninstall -y {' '.join(builds)} && {install}",
             MismatchError.exit_code,
         )
     # Every build counts as `tensorflow`; only the TPU build comes with `libtpu`.
-    installed = {**packages, **({"tensorflow": packages[builds[0]]} if builds else {})}
-    for name, pin in tested.items():
-        version = installed.get(name)
-        if version == pin or (name == "libtpu" and wanted != _TPU_BUILD):
+    versions = {**packages, **({"tensorflow": packages[builds[0]]} if builds else {})}
+    for name, pin in pins.items():
+        version = versions.get(name)
+        if version == pin or (name == "libtpu" and needed_build != _TPU_BUILD):
             continue
         remedy = install if name == "tensorflow" else f"pip install --no-deps {name}=={pin}"
-        accepted = ranges.get(name)
+        specifier = ranges.get(name)
         is_fault = version is None or (
-            accepted is not None and not accepted.contains(version, prereleases=True)
+            specifier is not None and not specifier.contains(version, prereleases=True)
         )
         exit_code = MismatchError.exit_code if is_fault else 0
         what = f"{version}; the tested version is {pin}" if version else "not installed"
         yield Finding(name, what, remedy, exit_code)
     yield Finding(
         "packages",
-        f"Python {platform.python_version()}, {len(tested)} packages compared with tested ones",
+        f"Python {platform.python_version()}, {len(pins)} packages compared with tested ones",
     )
 
 
@@ -213,21 +215,21 @@ def check_devices(tpu: str | None) -> Finding:
     command = [sys.executable, "-c", _PROBE, tpu or ""]
     remedy = "Fix any fault above, or check that no other process uses the TPU."
     try:
-        finished = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, timeout=_TIMEOUT_SECONDS, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
         # TensorFlow waits without limit for a TPU that does not answer.
         what = f"no answer within {_TIMEOUT_SECONDS:g} seconds"
         return Finding("TensorFlow", what, remedy, InputMissingError.exit_code)
-    code = finished.returncode
-    output = finished.stderr if code else finished.stdout
+    code = process.returncode
+    output = process.stderr if code else process.stdout
     last_line = one_line(output.decode(errors="replace").strip().rpartition("\n")[2])
     if code == 0:
         return Finding("TensorFlow", last_line)
-    ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     exit_code = code if code in _PROBE_CODES else MismatchError.exit_code
-    return Finding("TensorFlow", f"ended with {ended}: {last_line}", remedy, exit_code)
+    return Finding("TensorFlow", f"ended with {ending}: {last_line}", remedy, exit_code)
 
 
 _PROBE_CODES = (InputMissingError.exit_code, NonFiniteError.exit_code)

@@ -79,7 +79,7 @@ class EvaluateJob:
     """Checked arguments of the job."""
 
     source: ModelFolder
-    described: ModelDescription
+    description: ModelDescription
     """Model, with the evaluation of `--set`."""
     arguments: argparse.Namespace
 
@@ -91,7 +91,7 @@ class EvaluateJob:
     def open_dataset(self) -> PreparedDataset:
         """Opens the data set, which needs the split unless a text is scored."""
         split = self.split if self.arguments.text is None else None
-        return open_dataset(self.arguments.data, self.described, split)
+        return open_dataset(self.arguments.data, self.description, split)
 
     def print_result(self, result: EvaluationResult) -> None:
         """Prints a result as a table or as JSON."""
@@ -111,7 +111,7 @@ def check_arguments(arguments: argparse.Namespace) -> EvaluateJob:
     require_evaluation_memory(description.model, description.evaluation, tpu=arguments.tpu)
     if arguments.text is not None:
         check_text_file(arguments.text)
-    return EvaluateJob(source=source, described=description, arguments=arguments)
+    return EvaluateJob(source=source, description=description, arguments=arguments)
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -225,10 +225,12 @@ def _create_evaluator(
 
     if is_chief and job.source.description.evaluation == EvaluationConfig():
         say("The evaluation settings are the defaults: lengths are the model's, or as --set says.")
-    evaluator = create_evaluator(job.described, strategy)
+    evaluator = create_evaluator(job.description, strategy)
     # Only TPUs have more than one implementation.
     if isinstance(strategy, tf.distribute.TPUStrategy) and is_chief:
-        say(f"attention: {evaluator.attention_choice(job.described.evaluation.batch_size).reason}")
+        say(
+            f"attention: {evaluator.attention_choice(job.description.evaluation.batch_size).reason}"
+        )
     return evaluator
 
 

@@ -171,12 +171,12 @@ def run(job: GenerateJob) -> None:
     if job.prompt is None:
         _converse(session)
         return
-    shown = job.prompt
+    echo = job.prompt
     for piece in session.stream(job.prompt):
         # The prompt comes with the first piece, after the messages about it.
-        print(shown + piece, end="", flush=True)
-        shown = ""
-    print(shown)
+        print(echo + piece, end="", flush=True)
+        echo = ""
+    print(echo)
 
 
 def _converse(session: "TextSession") -> None:

@@ -100,7 +100,7 @@ def run(job: Quickstart) -> None:
 
     say("2/5 train")
     with PreemptionWatcher() as watcher:
-        trained = train(
+        training_run = train(
             TrainingJob(
                 experiment=experiment,
                 data=TrainingData(str(folder / "data"), experiment),
@@ -115,14 +115,14 @@ def run(job: Quickstart) -> None:
             where=str(folder),
             remedy="Run the same command to resume.",
         )
-    step = trained.trainer.step
+    step = training_run.trainer.step
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
-    model = build_model(experiment.model, trained.trainer.state.inference_weights())
+    model = build_model(experiment.model, training_run.trainer.state.inference_weights())
 
     say("3/5 evaluate")
     # Reuses the run's evaluator, which is compiled already.
-    evaluator = trained.ready_evaluator()
-    results = [] if trained.result is None else [trained.result]
+    evaluator = training_run.ready_evaluator()
+    results = [] if training_run.result is None else [training_run.result]
     results += [
         evaluate_split(evaluator, dataset, split, step=step, track=show_progress)
         for split in ("valid", "test")[len(results) :]
@@ -132,14 +132,14 @@ def run(job: Quickstart) -> None:
     sample = _sample(model)
 
     say("5/5 export")
-    exported = folder / "export" / str(step)
-    if not exported.exists():
-        _export(workdir, model, step, exported)
+    export_folder = folder / "export" / str(step)
+    if not export_folder.exists():
+        _export(workdir, model, step, export_folder)
 
     say("")
     print(result_table(results))
     print(f"sample:\n{sample}\n")
-    print(f"SavedModel: {exported}")
+    print(f"SavedModel: {export_folder}")
     print(workdir.tensorboard_line)
     print(f"serve: txl serve --workdir {workdir.folder}")
     print(f"done in {time.perf_counter() - begin:.0f} seconds")

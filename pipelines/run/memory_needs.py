@@ -115,10 +115,10 @@ def require_memory(what: str, *needs: MemoryNeed) -> None:
     if _GPU_FILE.exists():
         return
     largest = max(needs, key=lambda need: need.num_bytes)
-    needed, available = sum(need.num_bytes for need in needs), available_bytes()
-    if available is not None and needed > available:
+    num_bytes, available = sum(need.num_bytes for need in needs), available_bytes()
+    if available is not None and num_bytes > available:
         raise UsageError(
-            f"{what} would need at least {describe_bytes(needed)} of memory, most of it for the "
+            f"{what} would need at least {describe_bytes(num_bytes)} of memory, most of it for the "
             f"{largest.name}; {describe_bytes(available)} are available.",
             where=largest.settings,
             remedy="Lower these settings, or use a larger machine.",

@@ -84,8 +84,8 @@ class RunFigures:
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
         settings = self._job.experiment.to_dict()
-        described = {**settings, "data": self._job.data.identity}
-        texts = {"configuration": code_block(json.dumps(described, indent=1))}
+        description = {**settings, "data": self._job.data.identity}
+        texts = {"configuration": code_block(json.dumps(description, indent=1))}
         hyperparameters = {
             name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
             for name, value in flat_settings(settings).items()
@@ -136,9 +136,9 @@ class RunFigures:
             self._sampler = SampleWriter(evaluator.model, evaluator.strategy)
         num_tokens = min(SampleWriter.PROMPT_TOKENS, dataset.num_tokens(_SPLIT))
         prompt = dataset.read_tokens(_SPLIT, 0, num_tokens)
-        written, perplexity = self._sampler(prompt)
+        sample_ids, perplexity = self._sampler(prompt)
         tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
-        text = tokenizer.decode_text([*prompt.tolist(), *written.tolist()])
+        text = tokenizer.decode_text([*prompt.tolist(), *sample_ids.tolist()])
         self._board.write_sample(step, text, perplexity, _SPLIT)
 
 

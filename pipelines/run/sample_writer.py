@@ -68,8 +68,8 @@ class SampleWriter:
         batches = segments([prompt_ids[:-1]], config.segment_length)
         *_, last = read_batches(read, batches, begin)
         newest = ops.convert_to_tensor(prompt_ids[-1:], "int32")
-        written = on_first_replica(self._strategy, self._write, newest, last.memory)
-        tokens, nats = (ops.convert_to_numpy(each)[:, 0] for each in written)
+        sample = on_first_replica(self._strategy, self._write, newest, last.memory)
+        tokens, nats = (ops.convert_to_numpy(each)[:, 0] for each in sample)
         return tokens, perplexity(float(np.mean(nats)))
 
     def _written(self, newest_ids: Any, memory: Memory) -> list[Any]:
@@ -80,4 +80,4 @@ class SampleWriter:
         state = DecodingState.begin(newest_ids, memory, _SAMPLE_TOKENS, with_nats=True)
         rules = TokenRules(RandomSampler(temperature=0.8, top_p=0.9))
         state = write_tokens(step, rules, ops.zeros([1], "int32"), state, _SAMPLE_TOKENS)
-        return [state.written, state.nats]
+        return [state.output_ids, state.nats]

@@ -76,18 +76,18 @@ class TrainingRun:
             if self._is_chief:
                 workdir = Workdir(exits.enter_context(locked_folder(workdir.folder)))
             # 2. The description is compared with an earlier one, or written.
-            begun = workdir.check_same(job.experiment, data.identity)
-            if begun is None:
+            description = workdir.check_same(job.experiment, data.identity)
+            if description is None:
                 experiment = with_faster_policy(job.experiment, job.strategy)
                 start = None if job.initial is None else job.initial.start_on(data.identity)
-                begun = RunDescription(experiment=experiment, data=data.identity, start=start)
+                description = RunDescription(experiment=experiment, data=data.identity, start=start)
                 if self._is_chief:
-                    begun = workdir.begin(
+                    description = workdir.begin(
                         experiment, data.identity, start, data.folder, self._backend
                     )
-            experiment = job.experiment.with_policy(begun.experiment.training.dtype_policy)
+            experiment = job.experiment.with_policy(description.experiment.training.dtype_policy)
             self._job = dataclasses.replace(job, experiment=experiment, workdir=workdir)
-            self._described, self._training = begun, experiment.training
+            self._description, self._training = description, experiment.training
             if self._is_chief:
                 workdir.keep_vocabulary(data.tokenizer.vocabulary_files)
             # 3. The trainer builds model and optimizer with random weights.
@@ -103,7 +103,7 @@ class TrainingRun:
             self._history = EvaluationHistory()
             self._store = CheckpointStore(
                 workdir.files.subfolder(CHECKPOINTS),
-                begun.identity(),
+                description.identity(),
                 self._training.num_kept_checkpoints,
             )
             self._ledger = StepLedger(workdir.ledger, workdir.files, self._say)
@@ -123,13 +123,13 @@ class TrainingRun:
     def begin(self) -> None:
         """Restores the newest checkpoint, or assigns the initial weights, and prints a banner."""
         job = self._job
-        loaded = self._load_checkpoint()
+        step = self._load_checkpoint()
         if self._is_chief:
-            self._continue_records(loaded or 0)
+            self._continue_records(step or 0)
         if self.trainer.step < self._training.num_steps:
-            self._say(start_banner(job, self._described.start))
+            self._say(start_banner(job, self._description.start))
             self._say("compiling: the first steps and the first evaluation take longer")
-        if job.initial is not None and loaded is None:
+        if job.initial is not None and step is None:
             job.initial.assign_to(self.trainer, job.data, self._say)
             model, frozen = job.experiment.model, self.trainer.state.frozen_weights()
             if self._is_chief and frozen and isinstance(model, ModelConfig):
@@ -151,7 +151,7 @@ class TrainingRun:
         step = self.trainer.step
         if not self._job.data.has_valid or self._history.last_step == step:
             return False
-        if step == 0 and self._described.start is None:
+        if step == 0 and self._description.start is None:
             return False
         return step == self._training.num_steps or step % self._training.evaluation_period == 0
 
@@ -167,8 +167,8 @@ class TrainingRun:
         """Takes the steps of a loop; `None` if a stop was requested before the first."""
         steps = self._job.profile_steps if self._is_chief else None
         board = self._job.workdir.files.subfolder("tensorboard")
-        profiled = profiled_loop(steps, self.trainer, board, self._say)
-        with profiled, self._job.data.errors_explained():
+        profiler = profiled_loop(steps, self.trainer, board, self._say)
+        with profiler, self._job.data.errors_explained():
             return self.trainer.take_steps()
 
     def log(self, loop_report: LoopReport) -> None:
@@ -269,7 +269,7 @@ class TrainingRun:
     @functools.cached_property
     def _max_tokens(self) -> int | None:
         """Limit of evaluations before the last step."""
-        num_steps = self._described.identity()["training"]["num_steps"]
+        num_steps = self._description.identity()["training"]["num_steps"]
         return tokens_before_the_end(self._job.experiment, num_steps)
 
     @property
@@ -291,7 +291,7 @@ class TrainingRun:
             return None
         if not self._is_chief:
             arrays = self._store.load(step)
-        if self._described.experiment.training.adapter_rank is not None:
+        if self._description.experiment.training.adapter_rank is not None:
             self.trainer.state.begin_from(read_base(self._job.workdir.folder))
         try:
             self._history.load_state(arrays)
@@ -307,7 +307,7 @@ class TrainingRun:
 
     def _continue_records(self, step: int) -> None:
         """Cuts ledger and figures off after the checkpoint of a step, and extends the run."""
-        job, before = self._job, self._described
+        job, before = self._job, self._description
         best = None
         # 1. The best checkpoint must be there.
         if step > 0:
@@ -322,7 +322,7 @@ class TrainingRun:
         self._ledger.resume(step, digest, latest)
         # 3. Only now the description changes: the checks above need the earlier one.
         _require_steps_before(before, self._training.num_steps, step, job.workdir.checkpoints)
-        self._described = job.workdir.begin(
+        self._description = job.workdir.begin(
             job.experiment,
             job.data.identity,
             data_folder=job.data.folder,
@@ -342,8 +342,8 @@ class TrainingRun:
                 self._store.keep_best(self._history.best_step)  # a process was interrupted
             self._progress.begin_at(step)
             self._say(f"Resuming from the checkpoint of step {step}.")
-        if self._described.extended_at != before.extended_at:
-            end = self._described.extended_at[-1]
+        if self._description.extended_at != before.extended_at:
+            end = self._description.extended_at[-1]
             self._say(f"The run is extended from {end} to {self._training.num_steps} steps.")
 
     def _ensure_checkpoint(self, step: int) -> None:
@@ -370,11 +370,11 @@ class TrainingRun:
 
 def _end_process(addresses: list[str]) -> None:
     """Ends the process with the exit code of a preemption, as TensorFlow may hang or abort."""
-    named = ", ".join(addresses[:3])
+    names = ", ".join(addresses[:3])
     more = f" and {len(addresses) - 3} more" if len(addresses) > 3 else ""
     error = PreemptedError(
         "A host of the slice does not answer any more.",
-        where=f"{named}{more}",
+        where=f"{names}{more}",
         remedy="Run the same command to resume once the server of the host runs again.",
     )
     # As the command prints errors.
@@ -384,15 +384,15 @@ def _end_process(addresses: list[str]) -> None:
 
 
 def _require_steps_before(
-    described: RunDescription, num_steps_now: int, step: int, where: str
+    description: RunDescription, num_steps_now: int, step: int, where: str
 ) -> None:
     """Raises DataDamagedError if an extension began after `step`, the newest readable checkpoint.
 
     Steps before the extension followed the schedule of a shorter run, which is not known here.
     """
-    num_steps = described.experiment.training.num_steps
+    num_steps = description.experiment.training.num_steps
     is_longer = num_steps_now > num_steps
-    extended_at = (*described.extended_at, *([num_steps] if is_longer else ()))
+    extended_at = (*description.extended_at, *([num_steps] if is_longer else ()))
     if extended_at and step < extended_at[-1]:
         raise DataDamagedError(
             f"The run is extended at step {extended_at[-1]}, but its last readable checkpoint is "

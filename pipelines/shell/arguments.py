@@ -256,8 +256,8 @@ def add_generation_arguments(parser: Any) -> None:
     defaults = GenerationConfig()
     for name, (least, most, meaning) in NUMBERS_OF_TEXT.items():
         default = getattr(defaults, name)
-        shown = "a new one" if default is None else f"{default:g}"
-        add_number(parser, option_of(name), least, most, f"{meaning} (default: {shown})")
+        text = "a new one" if default is None else f"{default:g}"
+        add_number(parser, option_of(name), least, most, f"{meaning} (default: {text})")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )

@@ -36,15 +36,15 @@ def one_line(text: str) -> str:
     Line breaks become spaces, other control characters and lone surrogates are escaped, and the
     middle of a long text is left out.
     """
-    escaped = "".join(
+    line = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
         for each in " ".join(part.strip() for part in text.splitlines()).strip()
     )
-    if len(escaped) <= MAX_LINE_CHARACTERS:
-        return escaped
-    gap = f" [... {len(escaped)} characters ...] "
+    if len(line) <= MAX_LINE_CHARACTERS:
+        return line
+    gap = f" [... {len(line)} characters ...] "
     head = MAX_LINE_CHARACTERS - _TAIL_CHARACTERS - len(gap)
-    return f"{escaped[:head]}{gap}{escaped[-_TAIL_CHARACTERS:]}"
+    return f"{line[:head]}{gap}{line[-_TAIL_CHARACTERS:]}"
 
 
 def explained(error: BaseException) -> JobError:
@@ -57,28 +57,28 @@ def explained(error: BaseException) -> JobError:
     lines = str(error).strip().splitlines()
     # TensorFlow's message begins with the place in the graph.
     telling = (line for line in lines if any(text in line for text in _OUT_OF_MEMORY))
-    said = f"{type(error).__name__}: {next(telling, lines[0] if lines else '').strip()}"
+    message = f"{type(error).__name__}: {next(telling, lines[0] if lines else '').strip()}"
     number = error.errno if isinstance(error, OSError) else None
     where = str(getattr(error, "filename", None) or "")
     if number in (errno.ENOSPC, errno.EDQUOT) or _is_of_tensorflow(error, _DISK_FULL):
         return StorageError(
-            f"The disk is full: {said}",
+            f"The disk is full: {message}",
             where=where,
             remedy="Make room, and start the same command again.",
         )
     if isinstance(error, MemoryError) or _is_of_tensorflow(error, _OUT_OF_MEMORY):
         return JobError(
-            f"The memory is full: {said}",
+            f"The memory is full: {message}",
             remedy="Use fewer rows or replicas, shorter segments or memory, or a larger machine.",
         )
     if isinstance(error, OSError):
-        return StorageError(error.strerror or said, where=where, remedy="Check path and disk.")
+        return StorageError(error.strerror or message, where=where, remedy="Check path and disk.")
     descriptor, path = tempfile.mkstemp(prefix="txl-traceback-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"{sys.version}\n{sys.argv!r}\n\n")
         file.writelines(traceback.format_exception(error))
     return JobError(
-        f"Unexpected error: {said}",
+        f"Unexpected error: {message}",
         where=f"The traceback is in {path}",
         remedy="Run `txl doctor` to check the installation. If all is well, report the traceback.",
     )

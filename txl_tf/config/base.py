@@ -140,9 +140,9 @@ class FrozenConfig:
                 fields in these sets are checked.
         """
         choice = getattr(self, chooser)
-        unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
+        others = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
         for field in dataclasses.fields(self):
-            if field.name in unused and getattr(self, field.name) != field.default:
+            if field.name in others and getattr(self, field.name) != field.default:
                 users = [name for name, fields in fields_of_choice.items() if field.name in fields]
                 self.refuse(
                     f"`{field.name}` needs `{chooser}` {' or '.join(users)}, or leave it out.",

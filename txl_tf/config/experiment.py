@@ -100,10 +100,10 @@ class EvaluatedModel(FrozenConfig):
             fields = values.get(section)
             if not (equals and isinstance(fields, dict) and field in fields):
                 sections = {key: each for key, each in values.items() if isinstance(each, dict)}
-                known = [f"{key}.{name}" for key, each in sections.items() for name in each]
+                settings = [f"{key}.{name}" for key, each in sections.items() for name in each]
                 raise ValueError(
                     "A setting must be `section.field=value` of a field that `txl config` lists."
-                    f"{did_you_mean(name.strip(), known)} Received: {assignment[:200]}"
+                    f"{did_you_mean(name.strip(), settings)} Received: {assignment[:200]}"
                 )
             fields[field] = parse_setting(text.strip())
         return type(self).from_dict(values)

@@ -49,6 +49,8 @@ class FrozenParts:
         parts = cls("embedding" in patterns, not has_softmax, frozenset(layers))
         is_whole = parts.embedding and parts.softmax and len(parts.layers) == num_layers
         if is_whole and not has_head:
-            received = f"Received: freeze={shown_value(list(patterns))}"
-            raise ValueError(f"`freeze` must leave a part of the model to train. {received}")
+            raise ValueError(
+                "`freeze` must leave a part of the model to train. "
+                f"Received: freeze={shown_value(list(patterns))}"
+            )
         return parts

@@ -139,10 +139,10 @@ def _check_names_and_shapes(
 ) -> None:
     """Raises MismatchError unless the tensors are those of the table; copies may be missing."""
     initial = {path: variable.numpy() for path, variable in variables.items()}
-    known = {entry.name for entry in table}
+    names = {entry.name for entry in table}
     differences = {
         "missing": [each.name for each in table if not (each.name in tensors or each.is_copy)],
-        "unexpected": [name for name in tensors if not (name in known or ignored.fullmatch(name))],
+        "unexpected": [name for name in tensors if not (name in names or ignored.fullmatch(name))],
         "misshapen": [
             text
             for each in table

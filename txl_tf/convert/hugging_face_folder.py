@@ -62,10 +62,10 @@ def stored_fields(path: Path) -> dict[str, Any]:
             config_path,
             remedy="Restore the configuration, or give the tensors in a folder without one.",
         )
-    for name, supported in _SUPPORTED_VALUES.items():
-        if config.get(name, supported) != supported:
+    for name, only_value in _SUPPORTED_VALUES.items():
+        if config.get(name, only_value) != only_value:
             raise MismatchError(
-                f"The configuration has {name}={config[name]!r}; only {supported} is supported.",
+                f"The configuration has {name}={config[name]!r}; only {only_value} is supported.",
                 where=str(path),
                 remedy="Such a model cannot be loaded.",
             )
@@ -115,13 +115,15 @@ def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[
         ),
         StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
     ):
-        written = Path(staging.path)
-        (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
+        contents = Path(staging.path)
+        (contents / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        write_safetensors(contents / _WEIGHTS_FILE, hugging_face_tensors(model))
         if words:
-            (written / _VOCABULARY_FILE).write_text("".join(f"{word}\n" for word in words), "utf-8")
+            (contents / _VOCABULARY_FILE).write_text(
+                "".join(f"{word}\n" for word in words), "utf-8"
+            )
         # The package safetensors makes its files readable by the owner only.
-        shutil.copymode(written / _CONFIG_FILE, written / _WEIGHTS_FILE)
+        shutil.copymode(contents / _CONFIG_FILE, contents / _WEIGHTS_FILE)
         staging.publish()
     return folder
 
@@ -140,17 +142,17 @@ def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
 
 def _hugging_face_config(config: ModelConfig) -> dict[str, Any]:
     """Returns the content of `config.json`; raises ValueError for an option that it lacks."""
-    needed: dict[str, Any] = {
+    requirements: dict[str, Any] = {
         "position_encoding": "transformer_xl",
         "recurrence": True,
         "variational_dropout": False,
         "residual_gate": None,
     }
     if config.same_length:
-        needed["same_length_keys"] = "memory"
+        requirements["same_length_keys"] = "memory"
     if config.division_factor > 1 and config.hidden_dim in config.clusters.widths:
-        needed["project_same_dim"] = True
-    for name, value in needed.items():
+        requirements["project_same_dim"] = True
+    for name, value in requirements.items():
         if getattr(config, name) != value:
             config.refuse(f"`{name}` must be {value!r} for Hugging Face's Transformer-XL.", name)
     plain = config.to_dict()

@@ -36,7 +36,7 @@ def _load(
     path = find_tensor_file(source)
     where = str(path)
     tensors = read_tensors(path)
-    stored = stored_fields(path) if system is HUGGING_FACE else {}
+    fields = stored_fields(path) if system is HUGGING_FACE else {}
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
     names = [name.removeprefix(system.prefix) for name in tensors]
@@ -56,16 +56,16 @@ def _load(
             where=where,
             remedy="Save the whole model, such as TransfoXLLMHeadModel.",
         )
-    known = {**stored, **settings}
-    cutoffs = known.get("cutoffs")
+    sources = {**fields, **settings}
+    cutoffs = sources.get("cutoffs")
     sizes = sizes_of_tensors(tensors, system, None if cutoffs is None else tuple(cutoffs), where)
     # If a setting says that tensors are tied, `model_from_tensors` compares them and names those
     # that differ.
     sizes |= {
-        name: known[name] for name in ("tie_weights", "share_tail_projections") if name in known
+        name: sources[name] for name in ("tie_weights", "share_tail_projections") if name in sources
     }
     defaults = {"layer_norm_epsilon": 1e-5, "same_length_keys": system.same_length_keys}
-    config = merge_config(sizes, defaults, settings, stored, where, origins)
+    config = merge_config(sizes, defaults, settings, fields, where, origins)
     table = pytorch_table(config, system)
     return model_from_tensors(config, table, tensors, where, IGNORED_TENSORS, dtype)
 

@@ -148,8 +148,8 @@ class TextCounts(NamedTuple):
         """Counts one or more consecutive pieces; `total` adds up such counts."""
         # A space is put before each piece that does not continue a word. Then each new word follows
         # a space, and no continued word does.
-        spaced = [piece.text if piece.continues_word else b" " + piece.text for piece in pieces]
-        values = np.frombuffer(b"".join(spaced), np.int8)
+        parts = [piece.text if piece.continues_word else b" " + piece.text for piece in pieces]
+        values = np.frombuffer(b"".join(parts), np.int8)
         is_space = _IS_SPACE[values.view(np.uint8)]
         num_bytes = sum(len(piece.text) for piece in pieces)
         num_added = len(values) - num_bytes

@@ -93,12 +93,12 @@ class TrainingSegments:
 
         def widen(segments: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             shape = [per_replica_rows, self._plan.segment_length]
-            widened = dict(segments)
+            columns = dict(segments)
             for name in ("token_ids", "target_ids"):
-                widened[name] = tf.ensure_shape(tf.cast(segments[name], tf.int32), shape)
+                columns[name] = tf.ensure_shape(tf.cast(segments[name], tf.int32), shape)
             if self._with_document_starts:
-                widened["document_starts"] = tf.ensure_shape(segments["document_starts"], shape)
-            return widened
+                columns["document_starts"] = tf.ensure_shape(segments["document_starts"], shape)
+            return columns
 
         # From a store rows are read in parallel, so that no row waits for the requests of another;
         # their order stays the same. From a local disk one thread is far faster than training.

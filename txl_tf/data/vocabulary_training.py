@@ -101,8 +101,10 @@ class _CountedTraining(VocabularyTraining):
         Raises ValueError if `vocabulary_size` leaves no room for a counted token.
         """
         size, num_special = self.vocabulary_size, len(set(special))
-        counted = [token for token, count in counts.most_common() if count >= self.min_frequency]
-        tokens = list(dict.fromkeys((*special, *counted)))
+        frequent_tokens = [
+            token for token, count in counts.most_common() if count >= self.min_frequency
+        ]
+        tokens = list(dict.fromkeys((*special, *frequent_tokens)))
         vocabulary = tokens[:size]
         if self.unknown_token is not None and self.unknown_token not in vocabulary:
             vocabulary = [*tokens[: None if size is None else size - 1], self.unknown_token]
@@ -251,8 +253,9 @@ class SentencePieceTraining(VocabularyTraining):
                 if size := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
                     least = f"`vocabulary_size` must be at least {size[1]}"
                     reason = f"{least}, for the unknown token, the bytes and the characters."
-                received = f"Received: vocabulary_size={self.vocabulary_size}"
-                raise ValueError(f"{reason} {received}") from error
+                raise ValueError(
+                    f"{reason} Received: vocabulary_size={self.vocabulary_size}"
+                ) from error
         return SentencePieceTokenizer(_without_paths(model.getvalue()))
 
 

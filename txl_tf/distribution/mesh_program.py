@@ -36,7 +36,7 @@ class MeshProgram:
         self._variables, self._states = list(variables), list(states)
         self._precision = "default" if rounds_products else "highest"
         whole, by_row = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(MESH_AXIS)
-        stepped = jax.shard_map(
+        shard_step = jax.shard_map(
             self._stepped,
             mesh=strategy.mesh,
             in_specs=((whole, by_row), by_row, whole),
@@ -45,7 +45,7 @@ class MeshProgram:
             check_vma=False,
         )
         # The new values of variables and states take the memory of the old ones.
-        self._function = jax.jit(stepped, donate_argnums=0)
+        self._function = jax.jit(shard_step, donate_argnums=0)
 
     def _state(self) -> tuple[list[Any], list[dict[str, Any]]]:
         """Returns the values of all variables and all states, and places the former on devices."""

@@ -146,8 +146,8 @@ class PreemptionWatcher:
                 self._has_ended.wait(min(pause, _LONGEST_PAUSE_SECONDS))
                 continue
             has_answered, num_failures = True, 0
-            awaited, reason = _NOTICES[key]
-            if value == awaited and not self._has_ended.is_set():
+            notice_value, reason = _NOTICES[key]
+            if value == notice_value and not self._has_ended.is_set():
                 self.notice(reason)
                 return
 

@@ -174,10 +174,10 @@ def watched_hosts(
         try:
             yield
         except (tf.errors.OpError, RuntimeError):
-            lost = [host.address for host in hosts if not host.answers()]
-            if not lost:
+            addresses = [host.address for host in hosts if not host.answers()]
+            if not addresses:
                 raise
-            on_lost(lost)
+            on_lost(addresses)
         finally:
             for host in leaving:
                 with contextlib.suppress(tf.errors.OpError, RuntimeError):

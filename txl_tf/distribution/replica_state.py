@@ -50,8 +50,8 @@ class ReplicaState:
         self._gather = tf.function(self._gathered, autograph=False)
         self._write = tf.function(self._assign, autograph=False)
         # Workers cannot exchange these dtypes.
-        exchanged = {tf.bfloat16: tf.float32, tf.bool: tf.int32}
-        stored_dtypes = exchanged if self._has_several_workers else {}
+        exchange_dtypes = {tf.bfloat16: tf.float32, tf.bool: tf.int32}
+        stored_dtypes = exchange_dtypes if self._has_several_workers else {}
         with self._strategy.scope():
             for name, spec in self._specs.items():
                 dtype = stored_dtypes.get(spec.dtype, spec.dtype)
@@ -97,9 +97,9 @@ class ReplicaState:
         if self._has_several_workers:
             # Only a collective operation reaches the parts of other workers. It gives all parts to
             # each replica.
-            gathered = self._strategy.run(self._gather)
+            rows = self._strategy.run(self._gather)
             return {
-                name: local(gathered[name])[0].numpy().astype(spec.dtype.as_numpy_dtype, copy=False)
+                name: local(rows[name])[0].numpy().astype(spec.dtype.as_numpy_dtype, copy=False)
                 for name, spec in self._specs.items()
             }
         parts = self._strategy.run(self._read)
@@ -116,10 +116,10 @@ class ReplicaState:
         """
         # All shapes are checked before the first change, so that a wrong shape changes nothing.
         for name, spec in self._specs.items():
-            expected = (self._num_rows, *spec.shape)
-            if tuple(arrays[name].shape) != expected:
+            shape = (self._num_rows, *spec.shape)
+            if tuple(arrays[name].shape) != shape:
                 raise ValueError(
-                    f"The state `{name}` must have the shape {expected}. "
+                    f"The state `{name}` must have the shape {shape}. "
                     f"Received: shape={arrays[name].shape}"
                 )
         padding = (0, self._num_padded_rows - self._num_rows)
@@ -149,8 +149,8 @@ class ReplicaState:
         return replica_index() * num_rows + ops.arange(num_rows, dtype="int32")
 
     def _gathered(self) -> dict[str, tf.Tensor]:
-        stored = {name: tf.identity(variable) for name, variable in self._variables.items()}
-        return tf.distribute.get_replica_context().all_gather(stored, axis=0)
+        values = {name: tf.identity(variable) for name, variable in self._variables.items()}
+        return tf.distribute.get_replica_context().all_gather(values, axis=0)
 
 
 def named_values(structure: Any, name: str = "") -> dict[str, Any]:
@@ -163,7 +163,7 @@ def named_values(structure: Any, name: str = "") -> dict[str, Any]:
         parts = {f"{place:03d}": part for place, part in enumerate(structure)}
     else:
         return {name: structure}
-    named: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part_name, part in parts.items():
-        named |= named_values(part, f"{name}/{part_name}".lstrip("/"))
-    return named
+        values |= named_values(part, f"{name}/{part_name}".lstrip("/"))
+    return values

@@ -150,7 +150,7 @@ def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
 
 
 def chip_of(strategy: AnyStrategy) -> str | None:
-    """Returns the generation of the chips, such as `v5e`; `None` if unknown, or without TPUs.
+    """Returns the match of the chips, such as `v5e`; `None` if unknown, or without TPUs.
 
     On TensorFlow, `set_chip` or the environment of a TPU machine names it.
     """
@@ -158,11 +158,11 @@ def chip_of(strategy: AnyStrategy) -> str | None:
         return strategy.chip
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         return None
-    noted = getattr(strategy.extended, _CHIP_ATTRIBUTE, None)
-    if noted is not None:
-        return noted
-    named = _GENERATION.fullmatch(os.environ.get(ACCELERATOR_VARIABLE, ""))
-    return _CHIP_OF_ACCELERATOR.get(named[1], named[1]) if named else None
+    chip = getattr(strategy.extended, _CHIP_ATTRIBUTE, None)
+    if chip is not None:
+        return chip
+    match = _GENERATION.fullmatch(os.environ.get(ACCELERATOR_VARIABLE, ""))
+    return _CHIP_OF_ACCELERATOR.get(match[1], match[1]) if match else None
 
 
 @functools.cache

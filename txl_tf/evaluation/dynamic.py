@@ -59,8 +59,8 @@ class DynamicEvaluation:
         constants = [(variable, variable.value) for variable in self._constants]
 
         def loss_of(weights: list[Any]) -> tuple[Any, tuple[Any, Memory]]:
-            followed = zip(self._variables, weights, strict=True)
-            with keras.StatelessScope([*constants, *followed]):
+            replacements = zip(self._variables, weights, strict=True)
+            with keras.StatelessScope([*constants, *replacements]):
                 nll, after = self._engine.score(
                     token_ids, target_ids, memory, document_starts=document_starts
                 )

@@ -96,13 +96,13 @@ class EvaluationPrograms:
     ) -> "tuple[tf.types.experimental.ConcreteFunction, ...]":
         """Traces `begin` and the step, and returns both functions."""
         begin = self._begin_function.get_concrete_function(rows.rows_per_replica, segments_per_step)
-        carried = tf.nest.map_structure(
+        state_specs = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
             begin.structured_outputs,
         )
         batch = empty_batch(rows.num_rows, segments_per_step * self._config.segment_length)
         step = self.step(rows.rows_per_replica)
-        return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
+        return begin, step.get_concrete_function(*rows.split(batch.arrays()), *state_specs)
 
     def _run_begin(self, num_rows: int, segments_per_step: int) -> Any:
         # A closure has the numbers: as arguments of `run` they would become tensors on a TPU.

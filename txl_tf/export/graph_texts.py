@@ -82,11 +82,11 @@ def cut_at(texts: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
     has no effect.
     """
     # Every character of ASCII that is not a letter, digit or `_` may be escaped.
-    escaped = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
+    pattern = tf.strings.regex_replace(stop, r"([^\w\x{80}-\x{10ffff}])", r"\\\1")
     whole = tf.broadcast_to(texts[:, None], tf.shape(stop))
     before = tf.map_fn(
         lambda pair: tf.strings.regex_replace(pair[0], pair[1], ""),
-        [tf.reshape(each, [-1]) for each in (whole, tf.strings.join(["(?s)", escaped, ".*"]))],
+        [tf.reshape(each, [-1]) for each in (whole, tf.strings.join(["(?s)", pattern, ".*"]))],
         fn_output_signature=tf.TensorSpec([], tf.string),
     )
     before = tf.reshape(before, tf.shape(stop))

@@ -131,10 +131,10 @@ def _split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
     # A line end at the end of the text begins no new line.
     lines = tf.strings.regex_replace(texts, r"\n\z", "")
     between = mark + mark if rule.add_double_eos else mark
-    marked = tf.strings.regex_replace(lines, "\n", between) + mark
+    lines_with_marks = tf.strings.regex_replace(lines, "\n", between) + mark
     if rule.add_double_eos:
-        marked = mark + marked
-    return tf.strings.split(tf.where(tf.equal(texts, ""), tf.constant(""), marked))
+        lines_with_marks = mark + lines_with_marks
+    return tf.strings.split(tf.where(tf.equal(texts, ""), tf.constant(""), lines_with_marks))
 
 
 class _Rule(GraphTokenizer):

@@ -265,7 +265,7 @@ class ServedModel:
         )
         is_written = tf.sequence_mask(state.lengths, width)
         new_ids, nll = (
-            tf.where(is_written, tf.transpose(each), 0) for each in (state.written, state.nats)
+            tf.where(is_written, tf.transpose(each), 0) for each in (state.output_ids, state.nats)
         )
         return new_ids, guards.finite(nll, "nll"), state.lengths, memory
 
@@ -276,7 +276,7 @@ class ServedModel:
         start = tf.maximum(state.index - count, 0)
         # Rows that ended have `NOTHING`, which has no text. Any token can replace it, because a row
         # that ended stays finished.
-        tokens = tf.maximum(tf.concat([last_ids[None], state.written], axis=0), 0)
+        tokens = tf.maximum(tf.concat([last_ids[None], state.output_ids], axis=0), 0)
         pair = tokens[start : start + 1], tokens[start + 1 : state.index + 1]
         rows = (
             tf.RaggedTensor.from_tensor(tf.transpose(each), row_splits_dtype=tf.int32)

@@ -35,8 +35,8 @@ class DecodingState(NamedTuple):
 
     `pending`, int32 `(R,)`, holds the newest token of each row, which the model reads next.
     `step_state` is the state of the model between two steps.
-    `written`, int32 `(C, R)`, holds the tokens that were written, and `NOTHING` after a row's end.
-    Its first `index` places are filled.
+    `output_ids`, int32 `(C, R)`, holds the tokens that were written, and `NOTHING` after a row's
+    end. Its first `index` places are filled.
     `nats`, float32 `(C, R)`, holds the nats of these tokens, or is `()` if nats are not needed.
     `uses`, int32 `(R, V)`, is 0 for a token that was neither read nor written. A token that was
     read or written has 1, and 1 more for each time that it was written. Without penalties the
@@ -49,7 +49,7 @@ class DecodingState(NamedTuple):
 
     pending: Any
     step_state: Any
-    written: Any
+    output_ids: Any
     nats: Any
     uses: Any
     totals: Any
@@ -76,7 +76,7 @@ class DecodingState(NamedTuple):
         return cls(
             pending=pending,
             step_state=step_state,
-            written=ops.full(shape, NOTHING, "int32"),
+            output_ids=ops.full(shape, NOTHING, "int32"),
             nats=ops.full(shape, 0.0, "float32") if with_nats else (),
             uses=ops.zeros([num_rows, 0], "int32") if uses is None else uses,
             totals=totals,
@@ -94,7 +94,7 @@ class DecodingState(NamedTuple):
         names = ("pending", "uses", "is_finished", "lengths")
         return self._replace(
             step_state=select(self.step_state, parents),
-            written=ops.take(self.written, parents, axis=1),
+            output_ids=ops.take(self.output_ids, parents, axis=1),
             **{name: ops.take(getattr(self, name), parents, axis=0) for name in names},
         )
 
@@ -163,7 +163,7 @@ def _with_tokens(
     is_stop = ops.logical_and(rules.is_stop(token_ids), is_written)
     return state._replace(
         pending=ops.where(is_written, token_ids, state.pending),
-        written=ops.scatter_update(state.written, place, written_ids[None]),
+        output_ids=ops.scatter_update(state.output_ids, place, written_ids[None]),
         nats=nats,
         uses=uses,
         is_finished=ops.logical_or(state.is_finished, is_stop),

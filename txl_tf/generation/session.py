@@ -60,8 +60,8 @@ def _token_writer(engine: InferenceEngine, stop_token_ids: Sequence[int], sample
         def step(token_ids, is_active, step_state):
             return steps.step(token_ids, is_active, memory, step_state, constants)
 
-        chosen = TokenRules.of_settings(settings, **rules)
-        return write_tokens(step, chosen, seeds, state, max_tokens, steps.select)
+        token_rules = TokenRules.of_settings(settings, **rules)
+        return write_tokens(step, token_rules, seeds, state, max_tokens, steps.select)
 
     return compiled(write, engine.model, engine.plan.compile_step)
 
@@ -310,19 +310,19 @@ class GenerationSession:
             num_rounds = 1 if self._beams is None else max(1, math.ceil(max_tokens / CAPACITY))
             self._begin(num_rounds * CAPACITY)
         constants = self.constants() if constants is None else constants
-        written = self._write_tokens(max_tokens, is_over, constants)
-        beams = written.reshape(self._num_rows, self._width, max_tokens)
+        token_ids = self._write_tokens(max_tokens, is_over, constants)
+        beams = token_ids.reshape(self._num_rows, self._width, max_tokens)
         for uses, row in zip(self._uses, beams[:, 0], strict=True):
             note_written(uses, row[row != NOTHING])
         if self._beams is None:
-            return written
+            return token_ids
         self._settle()
         return beams if self._beams.return_all_beams else beams[:, 0]
 
     def _write_tokens(self, max_tokens: int, is_over: Any, constants: Any) -> np.ndarray:
         """Writes in the state of writing; returns int32 `(R, S)`, -1 after the end of a row."""
-        written = np.full((self._num_rows * self._width, max_tokens), NOTHING, np.int32)
-        is_finished, num_written, max_per_call = np.zeros((len(written),), bool), 0, max_tokens
+        output = np.full((self._num_rows * self._width, max_tokens), NOTHING, np.int32)
+        is_finished, num_written, max_per_call = np.zeros((len(output),), bool), 0, max_tokens
         seeds = ops.convert_to_tensor(np.repeat(self.seeds, self._width))
         if is_over is not None:
             max_per_call = TOKENS_PER_CHECK if self._beams is None else 1
@@ -348,18 +348,18 @@ class GenerationSession:
             self._num_filled = int(state.index)
             # 3. The new tokens are copied. Beams may also have other tokens in earlier places.
             first = max(0, num_before - num_written)
-            columns = np.asarray(state.written)[first : self._num_filled]
+            columns = np.asarray(state.output_ids)[first : self._num_filled]
             start = num_written + first - num_before
-            written[:, start : start + len(columns)] = columns.T
+            output[:, start : start + len(columns)] = columns.T
             self._position += self._num_filled - num_before
             num_written += count
             # 4. Rows that have ended write nothing more.
             is_finished = np.array(state.is_finished)
             if is_over is not None:
-                is_finished |= is_over(written[:, :num_written])
+                is_finished |= is_over(output[:, :num_written])
             # Their memory then ends before the memory of other rows. A single row has no others.
-            self._has_ended_rows = len(written) > 1 and bool(is_finished.any())
-        return written
+            self._has_ended_rows = len(output) > 1 and bool(is_finished.any())
+        return output
 
     def mark(self) -> Any:
         """Returns the present state, to which `rewind` returns."""
@@ -428,5 +428,5 @@ def generate(
         jit_compile=jit_compile,
         **options,
     )
-    written = session.write(prompt_ids, max_tokens=max_tokens)
-    return written, session.memory
+    token_ids = session.write(prompt_ids, max_tokens=max_tokens)
+    return token_ids, session.memory

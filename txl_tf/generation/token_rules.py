@@ -51,8 +51,8 @@ class TokenRules(NamedTuple):
             is_written = ops.cast(counts > 0, "float32")
 
             def penalize(logits: Any, penalty: Any) -> Any:
-                lowered = ops.where(logits > 0, logits / penalty, logits * penalty)
-                return ops.where(uses > 0, lowered, logits)
+                penalty_logits = ops.where(logits > 0, logits / penalty, logits * penalty)
+                return ops.where(uses > 0, penalty_logits, logits)
 
             logits = restricted(logits, self.repetition_penalty, 1.0, penalize)
             logits = restricted(logits, self.frequency_penalty, 0.0, lambda x, p: x - p * counts)
@@ -74,13 +74,13 @@ def token_bias(
 
     The bias is minus infinity for excluded tokens, which are never written.
     """
-    biased = [int(token_id) for token_id, _ in settings.logit_bias]
-    check_token_ids(biased, vocabulary_size, "logit_bias")
+    token_ids = [int(token_id) for token_id, _ in settings.logit_bias]
+    check_token_ids(token_ids, vocabulary_size, "logit_bias")
     check_token_ids(list(excluded_token_ids), vocabulary_size, "excluded_token_ids")
-    if not biased and not len(excluded_token_ids):
+    if not token_ids and not len(excluded_token_ids):
         return None
     bias = np.zeros((vocabulary_size,), np.float32)
-    bias[biased] = [number for _, number in settings.logit_bias]
+    bias[token_ids] = [number for _, number in settings.logit_bias]
     bias[list(excluded_token_ids)] = -np.inf
     return bias
 

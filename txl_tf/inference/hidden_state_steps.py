@@ -53,14 +53,16 @@ class HiddenStateSteps(Steps):
 
     def step(self, token_ids, is_active, memory, step_state, constants):
         token_ids = ops.expand_dims(token_ids, 1)
-        hidden, read = self._model(token_ids, step_state, **self.arguments(token_ids, step_state))
+        hidden, next_state = self._model(
+            token_ids, step_state, **self.arguments(token_ids, step_state)
+        )
 
         # A token cannot be dropped later, so rows that are not active keep their state.
         def kept(new, old):
             is_kept = ops.reshape(is_active, [-1] + [1] * (len(old.shape) - 1))
             return ops.where(is_kept, new, old)
 
-        return self._logits(hidden), keras.tree.map_structure(kept, read, step_state)
+        return self._logits(hidden), keras.tree.map_structure(kept, next_state, step_state)
 
     def finish(self, memory, step_state, lengths):
         return step_state

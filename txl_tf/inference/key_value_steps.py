@@ -32,13 +32,13 @@ class KeyValueSteps(Steps):
     def converted(self, memory):
         if not isinstance(memory, Memory):
             return memory
-        operator, kept = self._plan.operator, []
+        operator, keys_and_values = self._plan.operator, []
         num_unused = operator.num_places(self._memory_length) - self._memory_length
         for block, states in zip(self._model.blocks, memory.states, strict=True):
             states = ops.pad(states, [[0, 0], [num_unused, 0], [0, 0]])
             keys, values = map(block.attention.split_heads, block.project_memory(states))
-            kept.append(operator.arranged(keys, values))
-        return KeyValueMemory(*zip(*kept, strict=True), memory.valid_length)
+            keys_and_values.append(operator.arranged(keys, values))
+        return KeyValueMemory(*zip(*keys_and_values, strict=True), memory.valid_length)
 
     def constants(self, num_tokens):
         operator = self._plan.operator

@@ -139,12 +139,12 @@ class StackedSteps(KeyValueSteps):
                 keras.tree.map_structure(lambda each: _at(each, row, 0)[None], each)
                 for each in (step_state[:2], memory[:2], of_rows)
             )
-            joined = ops.concatenate([old[0], self._stored(new[0])], axis=4)
-            shifted = functional.last_positions(joined, 4, length, reach)
-            keys = ops.slice_update(keys, [row, 0, 0, 0, 0], shifted)
-            joined = ops.concatenate([*numbers_of(old[1]), new[1]], axis=3)
-            shifted = self._stored(functional.last_positions(joined, 3, length, reach))
-            return row + 1, keys, ops.slice_update(values, [row, 0, 0, 0, 0], shifted)
+            whole = ops.concatenate([old[0], self._stored(new[0])], axis=4)
+            newest = functional.last_positions(whole, 4, length, reach)
+            keys = ops.slice_update(keys, [row, 0, 0, 0, 0], newest)
+            whole = ops.concatenate([*numbers_of(old[1]), new[1]], axis=3)
+            newest = self._stored(functional.last_positions(whole, 3, length, reach))
+            return row + 1, keys, ops.slice_update(values, [row, 0, 0, 0, 0], newest)
 
         state = ops.convert_to_tensor(0, "int32"), *map(ops.zeros_like, memory[:2])
         _, keys, values = ops.while_loop(lambda row, *_: row < num_rows, body, state)
@@ -171,12 +171,12 @@ class StackedSteps(KeyValueSteps):
         attend = operator.bind(reading.visible_keys(1, memory.valid_length), "float32")
 
         def body(layer, hidden, *new):
-            kept = [
+            states = [
                 KeysAndValues(*(_at(each, layer, 1) for each in part[:2]))
                 for part in (memory, step_state)
             ]
             weights = keras.tree.map_structure(lambda each: _at(each, layer, 0), constants)
-            hidden, of_token = self._layer(hidden, kept, weights, attend)
+            hidden, of_token = self._layer(hidden, states, weights, attend)
             new = [
                 ops.slice_update(of_layers, [0, layer, 0, 0, 0], of_layer[:, None])
                 for of_layers, of_layer in zip(new, of_token, strict=True)
@@ -188,8 +188,8 @@ class StackedSteps(KeyValueSteps):
         empty = ops.zeros_like(step_state.values[..., :1, :])  # [R, L, N, 1, H]
         state = ops.convert_to_tensor(0, "int32"), hidden, empty, empty
         _, hidden, *new = ops.while_loop(lambda layer, *_: layer < num_layers, body, state)
-        kept = written(KeysAndValues(*step_state[:2]), position, *new)
-        return self._logits(ops.swapaxes(hidden, 0, 1)), KeyValueMemory(*kept, position + 1)
+        states = written(KeysAndValues(*step_state[:2]), position, *new)
+        return self._logits(ops.swapaxes(hidden, 0, 1)), KeyValueMemory(*states, position + 1)
 
     def _layer(self, hidden, kept, weights, attend):
         """Computes a `DecoderBlock`; returns hidden states, and the key and value of the token."""
@@ -296,6 +296,6 @@ def _at(stacked: Any, index: Any, axis: int) -> Any:
 
 
 def _normalized(inputs: Any, gain: Any, offset: Any, epsilon: float) -> Any:
-    centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
-    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
-    return centered * ops.rsqrt(variance + epsilon) * gain + offset
+    differences = inputs - ops.mean(inputs, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(differences), axis=-1, keepdims=True)
+    return differences * ops.rsqrt(variance + epsilon) * gain + offset

@@ -267,13 +267,13 @@ class DecoderBlock(keras.layers.Layer):
         """Adds the results of attention and then of the feed-forward layer to the inputs."""
         norm = self.feed_forward_norm if self.config.pre_norm else self.attention_norm
         add_attended = self._part(self._add_attended, norm.weights)
-        added = add_attended(inputs, attended, seed, training)
+        sums = add_attended(inputs, attended, seed, training)
         transformed = self.feed_forward(
-            added[-1], dropout_seed=fold_seed(seed, _INNER), training=training
+            sums[-1], dropout_seed=fold_seed(seed, _INNER), training=training
         )
         weights = () if self.config.pre_norm else self.feed_forward_norm.weights
         add_transformed = self._part(self._add_transformed, weights)
-        return add_transformed(added[0], transformed, seed, training)
+        return add_transformed(sums[0], transformed, seed, training)
 
     def _part(self, method, weights):
         # The matrix products of gates are faster outside of compiled parts.

@@ -65,8 +65,8 @@ class SeededDropout(ConfiguredLayer):
         shape = ops.shape(inputs)
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
         bits = stateless_random.random_bits(seeds, sizes)
-        unused = ops.cast(32 - stateless_random.DRAWN_BITS, "uint32")
-        draws = ops.cast(ops.right_shift(bits, unused), "int32")
+        shift = ops.cast(32 - stateless_random.DRAWN_BITS, "uint32")
+        draws = ops.cast(ops.right_shift(bits, shift), "int32")
         is_kept = draws >= stateless_random.dropout_threshold(self.rate)
         return ops.where(is_kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
 

@@ -30,8 +30,8 @@ def check_rank(
     shape = getattr(token_ids, "shape", ())
     rank = shape.rank if hasattr(shape, "rank") else len(shape)  # None in TensorFlow, if unknown
     if rank is not None and rank not in ranks:
-        received = f"shape {tuple(shape)}" if shape else type(token_ids).__name__
-        raise ValueError(f"`{name}` must be a tensor {expected}. Received: {received}")
+        shape_text = f"shape {tuple(shape)}" if shape else type(token_ids).__name__
+        raise ValueError(f"`{name}` must be a tensor {expected}. Received: {shape_text}")
 
 
 def _on_host(values: Any) -> np.ndarray | None:

@@ -269,11 +269,11 @@ def check_dataset(
             where=where,
             remedy=f"Choose one of: {', '.join(manifest.split_names)}.",
         )
-    described = config if isinstance(config, ModelDescription) else None
-    if described and described.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
+    description = config if isinstance(config, ModelDescription) else None
+    if description and description.tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
         raise MismatchError(
             f"The data set has another vocabulary ({manifest.tokenizer_kind}) "
-            f"than the model ({described.tokenizer}).",
+            f"than the model ({description.tokenizer}).",
             where=where,
             remedy="Prepare the text with the model's tokenizer: --vocabulary MODEL_FOLDER.",
         )
@@ -287,9 +287,9 @@ def check_dataset(
 
 
 def open_dataset(
-    folder: str, described: ModelDescription, split: str | None, verify: bool = True
+    folder: str, description: ModelDescription, split: str | None, verify: bool = True
 ) -> PreparedDataset:
     """Opens a prepared data set, and checks that it fits a model."""
     dataset = PreparedDataset.open(folder, verify=verify)
-    check_dataset(dataset.manifest, folder, described, split)
+    check_dataset(dataset.manifest, folder, description, split)
     return dataset

@@ -94,19 +94,19 @@ class Workdir:
             return None
         before = self.describe()
         experiment = experiment.with_policy(before.experiment.training.dtype_policy)
-        stored = deciding_settings(before.experiment, before.data)
+        earlier = deciding_settings(before.experiment, before.data)
         current = deciding_settings(experiment, data)
         stored_steps, current_steps = (
-            each["training"].pop("num_steps") for each in (stored, current)
+            each["training"].pop("num_steps") for each in (earlier, current)
         )
         if current_steps > stored_steps:
             # An extension may have another learning rate.
-            current["optimizer"]["learning_rate"] = stored["optimizer"]["learning_rate"]
+            current["optimizer"]["learning_rate"] = earlier["optimizer"]["learning_rate"]
         remedy = (
             f"Give the settings of that run, or begin another with a new --workdir and --init-from "
             f"{self.folder}. A finished run takes another optimizer.learning_rate with more steps."
         )
-        if differences := describe_differences(stored, current):
+        if differences := describe_differences(earlier, current):
             what = f"The folder has a run with other settings; {differences}"
             if before.data != data:
                 place = f" ({before.data_folder})" if before.data_folder else ""

@@ -111,8 +111,8 @@ class TransformerXLWithHead(ModelWithLoss):
 
     @property
     def trainable_weights(self):
-        unused = set(map(id, self.language_model.softmax.weights))
-        return [each for each in super().trainable_weights if id(each) not in unused]
+        softmax_ids = set(map(id, self.language_model.softmax.weights))
+        return [each for each in super().trainable_weights if id(each) not in softmax_ids]
 
     trainable_variables = trainable_weights
 

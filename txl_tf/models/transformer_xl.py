@@ -246,8 +246,8 @@ class TransformerXL(LanguageModel):
                 outputs = rematerialized_call(block, tensors, options)
             else:
                 outputs = block(**tensors, **options)
-            hidden, kept = outputs if "kept" in tensors else (outputs, None)
-            next_kept.append(kept)
+            hidden, keys_and_values = outputs if "kept" in tensors else (outputs, None)
+            next_kept.append(keys_and_values)
             hidden_states.append(hidden)
         # Memory holds the inputs of every block.
         next_memory = memory.advanced(hidden_states[:-1], next_kept, visible)

@@ -96,10 +96,10 @@ def parse_request(body: bytes) -> CompletionRequest:
             for name, value in options
             if value is not None and name != "include_obfuscation"
         }
-    known = list(CompletionRequest.__dataclass_fields__)
-    unknown = [name[:60] for name in values if name not in known]
+    names = list(CompletionRequest.__dataclass_fields__)
+    unknown = [name[:60] for name in values if name not in names]
     if unknown:
-        hint = did_you_mean(unknown[0], known, _TYPO_SIMILARITY)
+        hint = did_you_mean(unknown[0], names, _TYPO_SIMILARITY)
         raise RequestError(
             400, f"The server does not support the parameter `{unknown[0]}`.{hint}", unknown[0]
         )

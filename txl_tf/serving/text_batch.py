@@ -101,16 +101,16 @@ class TextBatch:
         """
         # 1. Recent tokens become memory, all but the newest of each text, which a step reads next.
         # A client may cancel a text at any time.
-        kept = [place for place, row in enumerate(self.rows) if row in rows or not row.is_over]
-        if kept:
+        places = [place for place, row in enumerate(self.rows) if row in rows or not row.is_over]
+        if places:
             # Tokens that a call wrote after the end of a text do not count.
             lengths = np.zeros((len(self._num_read),), np.int32)
-            for place in kept:
+            for place in places:
                 lengths[place] = len(self.rows[place].written_ids) - self._num_read[place]
             state = self._state.step_state[0]
             memory = self._programs.finish(self._read_memory, state, ops.convert_to_tensor(lengths))
         # 2. Each text takes its own row, in or out of the next batch.
-        for place in kept:
+        for place in places:
             self.rows[place].memory = keras.tree.map_structure(
                 lambda each, k=place: each[k : k + 1], memory
             )
@@ -165,8 +165,8 @@ class TextBatch:
         max_tokens = np.zeros((len(self._num_read),), np.int32)
         for place, row in enumerate(self.rows):
             if not row.is_over:
-                left = row.settings.max_tokens - len(row.written_ids)
-                max_tokens[place] = min(num_tokens, left)
+                rest = row.settings.max_tokens - len(row.written_ids)
+                max_tokens[place] = min(num_tokens, rest)
         programs = self._programs
         self._state = programs.write_tokens(
             self._read_memory,
@@ -175,8 +175,8 @@ class TextBatch:
             self._settings,
             ops.convert_to_tensor(max_tokens),
         )
-        written = ops.convert_to_numpy(self._state.written)[first : first + num_tokens]
-        for token_ids in written.tolist():
+        output = ops.convert_to_numpy(self._state.output_ids)[first : first + num_tokens]
+        for token_ids in output.tolist():
             for place, (row, token_id) in enumerate(zip(self.rows, token_ids, strict=False)):
                 if row.is_over:
                     continue

@@ -80,17 +80,17 @@ class TextEngine:
         evaluator = lm.evaluator()
         scoring = InferenceEngine(evaluator.model, config=evaluator.config, num_rows=1)
         self._scorer = SegmentReader(scoring)
-        scored = evaluator.model
+        model = evaluator.model
         self._log_probs_of: Any
         if is_on_jax():
-            self._log_probs_of = compiled(scored.log_probs_of, scored)
+            self._log_probs_of = compiled(model.log_probs_of, model)
         else:
             # Texts of all lengths share a program; JAX has a program for each length.
             self._log_probs_of = tf.function(
-                scored.log_probs_of, autograph=False, reduce_retracing=True
+                model.log_probs_of, autograph=False, reduce_retracing=True
             )
-        unused = np.zeros((self._vocabulary_size,), np.int32)
-        self._new_session = SessionState(empty_memory, unused, scoring.initial_memory(1))
+        counts = np.zeros((self._vocabulary_size,), np.int32)
+        self._new_session = SessionState(empty_memory, counts, scoring.initial_memory(1))
         self._sessions: dict[str, SessionState] = {}  # the longest unused first
         self._changed = threading.Condition()
         self._waiting: list[Completion] = []
@@ -128,9 +128,9 @@ class TextEngine:
     ) -> list[Completion]:
         """Queues the texts of a request; RequestError if the queue or its bias forbids it."""
         seed = new_seed() if settings.seed is None else settings.seed
-        excluded = excluded_tokens(self.tokenizer, settings.allow_unknown)
+        excluded_ids = excluded_tokens(self.tokenizer, settings.allow_unknown)
         try:
-            bias = token_bias(settings, excluded, self._vocabulary_size)
+            bias = token_bias(settings, excluded_ids, self._vocabulary_size)
         except ValueError as error:
             raise RequestError(400, str(error), "logit_bias") from error
         texts = itertools.product(prompts, sample_seeds(seed, settings.n))
@@ -151,9 +151,9 @@ class TextEngine:
             busy = RequestError(503, "The server is busy; ask again later.")
             # Cancelled texts are dropped, unless their sessions must be kept.
             self._waiting = [text for text in self._waiting if text.state or not text.is_over]
-            begun = {text.owner for text in (*self._running, *self._waiting) if text.state}
+            active = {text.owner for text in (*self._running, *self._waiting) if text.state}
             owners = dict.fromkeys(text.owner for text in self._waiting)
-            requests = [request for request in owners if request not in begun]
+            requests = [request for request in owners if request not in active]
             if len(requests) >= self._max_waiting + max(0, self._max_rows - self._num_running):
                 counts = collections.Counter(client for client, _ in requests)
                 client, most = counts.most_common(1)[0]
@@ -195,8 +195,8 @@ class TextEngine:
     def _turn(self) -> None:
         """Reads a piece of waiting prompts, and writes a few tokens of every text."""
         # 1. Ended texts leave, and a client with many texts may have to wait.
-        for ended in filter(lambda each: each.is_over, self._running):
-            self._release(ended)
+        for completion in filter(lambda each: each.is_over, self._running):
+            self._release(completion)
         self._running = rows = [text for text in self._running if not text.is_over]
         self._pause_one(rows)
         # 2. Whole short prompts are read until the batch is full, or one segment of a long prompt.
@@ -245,16 +245,16 @@ class TextEngine:
         with self._changed:
             ready = [places[text.owner[0]] for text in self._ready(rows)]
             least = min(ready, default=self._max_rows)
-            paused = max(reversed(rows), key=lambda text: places[text.owner[0]], default=None)
+            candidate = max(reversed(rows), key=lambda text: places[text.owner[0]], default=None)
             is_full = len(rows) == self._max_rows and self._reading is None
-            if is_full and paused and places[paused.owner[0]] >= least + 2:
-                rows.remove(paused)
-                self._waiting.append(paused)
+            if is_full and candidate and places[candidate.owner[0]] >= least + 2:
+                rows.remove(candidate)
+                self._waiting.append(candidate)
 
     def _ready(self, running: Sequence[Completion]) -> list[Completion]:
         """Returns the waiting texts whose sessions rest."""
-        begun = [text for text in (*running, *self._waiting) if text.state]
-        busy = {text.settings.session for text in begun} - {""}
+        texts = [text for text in (*running, *self._waiting) if text.state]
+        busy = {text.settings.session for text in texts} - {""}
         return [text for text in self._waiting if text.state or text.settings.session not in busy]
 
     def _next_waiting(self, running: Sequence[Completion]) -> Completion | None:
@@ -284,8 +284,8 @@ class TextEngine:
         settings, prompt_ids = text.settings, text.prompt_ids
         self._metrics.queue_seconds.observe(time.monotonic() - text.submit_seconds)
         earliest = time.monotonic() - self._session_seconds
-        kept = list(self._sessions.items())[-self._max_sessions :]
-        self._sessions = {name: state for name, state in kept if state.last_use >= earliest}
+        sessions = list(self._sessions.items())[-self._max_sessions :]
+        self._sessions = {name: state for name, state in sessions if state.last_use >= earliest}
         # 2. The text continues a session, whose last tokens are unread, or a new one.
         state = self._sessions.get(settings.session, self._new_session)
         unread = np.append(state.unread, prompt_ids)
@@ -299,10 +299,10 @@ class TextEngine:
                 ),
             )
         # 3. With `echo` and `logprobs` the scores of the prompt.
-        unscored, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
+        score_ids, score_memory = np.append(state.unscored, prompt_ids), state.score_memory
         if settings.echo and settings.logprobs is not None:
-            score_memory = yield from self._score_prompt(text, unscored, score_memory)
-            unscored = unscored[-1:]
+            score_memory = yield from self._score_prompt(text, score_ids, score_memory)
+            score_ids = score_ids[-1:]
         # 4. Memory of all tokens but the last, which the batch reads when it writes.
         text.memory = state.memory
         for batch, _, text.memory in self._reader.read_next([unread[:-1]], state.memory):
@@ -319,16 +319,16 @@ class TextEngine:
             uses=uses,
             score_memory=score_memory,
             unread=unread[-1:],
-            unscored=unscored,
+            unscored=score_ids,
             known_ids=text.pieces.newest_ids,
             num_tokens=state.num_tokens + len(prompt_ids),
         )
         self._metrics.prompt_tokens.inc(len(prompt_ids))
         # 6. The prompt as text; a request for 0 tokens ends here.
-        echoed = self.tokenizer.decode_text(prompt_ids) if settings.echo else ""
-        text.num_echoed = len(echoed)
-        if echoed or not settings.max_tokens:
-            text.deliver_piece(echoed, None if settings.max_tokens else "length")
+        echo = self.tokenizer.decode_text(prompt_ids) if settings.echo else ""
+        text.num_echoed = len(echo)
+        if echo or not settings.max_tokens:
+            text.deliver_piece(echo, None if settings.max_tokens else "length")
 
     def _score_prompt(
         self, text: Completion, unscored: np.ndarray, memory: Any

@@ -82,13 +82,13 @@ def encode_examples(
 
 def _targets_of(task: TaskConfig, examples: Sequence[Example]) -> np.ndarray | None:
     """Returns the numbers of classes, int32, or the labels of a regression, float32."""
-    unlabelled = [example for example in examples if example.label is None]
-    if len(unlabelled) == len(examples):
+    without_label = [example for example in examples if example.label is None]
+    if len(without_label) == len(examples):
         return None
-    if unlabelled:
+    if without_label:
         raise DataDamagedError(
             "The record has no label, but other records of the split have labels.",
-            where=unlabelled[0].where,
+            where=without_label[0].where,
             remedy="Add the label or leave the record out.",
         )
     if task.labels is None:

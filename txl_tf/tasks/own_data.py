@@ -36,9 +36,9 @@ class Columns(FrozenConfig):
     def validate(self) -> None:
         """Raises ValueError if a column is named twice."""
         names = [*self.text, *(n for n in (self.label, self.id) if n is not None)]
-        doubled = [name for name in names if names.count(name) > 1]
-        if doubled:
-            raise ValueError(f"A column must be named only once. Received: {doubled[0]!r} twice")
+        repeats = [name for name in names if names.count(name) > 1]
+        if repeats:
+            raise ValueError(f"A column must be named only once. Received: {repeats[0]!r} twice")
 
 
 def read_own_data(

@@ -152,9 +152,9 @@ def _table(path: str, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         if not header:
             header = fields
-            if doubled := next((name for name in fields if fields.count(name) > 1), None):
+            if repeat := next((name for name in fields if fields.count(name) > 1), None):
                 raise DataDamagedError(
-                    f"The column {shown_value(doubled)} occurs twice in the header.",
+                    f"The column {shown_value(repeat)} occurs twice in the header.",
                     where=where,
                     remedy="Rename one of the columns.",
                 )

@@ -103,12 +103,12 @@ class ProgramCosts:
         # Every branch of a condition is counted, and a loop of unknown length once.
         yield computation, times
         for each in computation.instructions:
-            called = [self._computations[number] for number in each.called_computation_ids]
+            callees = [self._computations[number] for number in each.called_computation_ids]
             if each.opcode == "while":
-                body, _ = called
+                body, _ = callees
                 yield from self._executed(body, times * (self._trip_count(each) or 1))
             elif each.opcode in ("call", "conditional"):
-                for callee in called:
+                for callee in callees:
                     yield from self._executed(callee, times)
 
     def _total(self, cost: Callable[[Instruction], int]) -> int:
@@ -160,9 +160,9 @@ class ProgramCosts:
             target = outputs[0 if instruction.opcode == "copy-start" else 1]
             ends = inputs[0].layout.memory_space, target.layout.memory_space
             return ends.count(_HBM_SPACE) * _num_padded_bytes(target)
-        written = sum(map(_hbm_bytes, outputs))
+        output_bytes = sum(map(_hbm_bytes, outputs))
         if instruction.opcode in _SLICES:
-            return written + min(written, _hbm_bytes(inputs[0]))
+            return output_bytes + min(output_bytes, _hbm_bytes(inputs[0]))
         if instruction.opcode == "dynamic-update-slice":
             return 2 * _hbm_bytes(inputs[1])
         if instruction.opcode == "fusion":
@@ -174,27 +174,27 @@ class ProgramCosts:
                 each for each in (*outputs, *inputs) if each.layout.memory_space != _HBM_SPACE
             ]
             return max(kernel_bytes - sum(map(_num_padded_bytes, on_chip)), 0)
-        return written + sum(map(_hbm_bytes, inputs))
+        return output_bytes + sum(map(_hbm_bytes, inputs))
 
     def _fusion_traffic(self, fusion: Instruction) -> int:
         """Counts the bytes that a fusion moves; of sliced or updated operands only the slice."""
         computation = self._called(fusion)
         users = collections.defaultdict(list)
-        parameters, updated = {}, {}
+        parameters, updates = {}, {}
         for each in computation.instructions:
             for operand in each.operand_ids:
                 users[operand].append(each)
             if each.opcode == "parameter":
                 parameters[each.parameter_number] = each
             elif each.opcode == "dynamic-update-slice":
-                updated[each.operand_ids[0]] = each
+                updates[each.operand_ids[0]] = each
         total = 0
         for index, operand in enumerate(self._operands(fusion)):
             full = sum(map(_hbm_bytes, _tensors(operand.shape)))
             uses = users[parameters[index].id]
             if full and uses and all(each.opcode in _SLICES for each in uses):
                 full = min(full, sum(_num_padded_bytes(each.shape) for each in uses))
-            elif parameters[index].id in updated:
+            elif parameters[index].id in updates:
                 full = 0
             total += full
         root = self._by_id[computation.root_id]
@@ -207,8 +207,8 @@ class ProgramCosts:
             return sum(map(self._flops, self._called(instruction).instructions))
         if instruction.opcode == "dot":
             first = self._operands(instruction)[0].shape.dimensions
-            summed = instruction.dot_dimension_numbers.lhs_contracting_dimensions
-            return 2 * _num_elements(instruction.shape) * math.prod(first[axis] for axis in summed)
+            axes = instruction.dot_dimension_numbers.lhs_contracting_dimensions
+            return 2 * _num_elements(instruction.shape) * math.prod(first[axis] for axis in axes)
         if instruction.opcode == "convolution":
             image, kernel = (each.shape.dimensions for each in self._operands(instruction))
             return 2 * _convolution_products(instruction, image, kernel)

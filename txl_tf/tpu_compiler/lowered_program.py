@@ -39,9 +39,9 @@ def lower(
     Variables become inputs of the program. Variables that the function assigns are also outputs,
     which reuse the memory of the inputs as in training.
     """
-    compiled: Any = tf.function(function, jit_compile=True, autograph=False)
+    program: Any = tf.function(function, jit_compile=True, autograph=False)
     # TensorFlow lowers variables only for a platform of this machine, and every machine has a CPU.
-    hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
+    hlo = program.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
     return LoweredProgram(_without_copies(hlo).SerializeToString(), num_replicas)
 
 

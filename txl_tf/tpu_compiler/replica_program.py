@@ -87,9 +87,9 @@ class ReplicaProgram:
         """
         # 1. Find the only program, perhaps in the body of loops, and its marked operations.
         ((graph, callers, num_replicas),) = _programs(function.graph, ())
-        marked = [each for each in graph.get_operations() if _is_marked(each)]
-        inside = {each.name for each in marked}
-        sources = [tensor for each in marked for tensor in each.inputs]
+        operations = [each for each in graph.get_operations() if _is_marked(each)]
+        inside = {each.name for each in operations}
+        sources = [tensor for each in operations for tensor in each.inputs]
         # Constants outside of the program are copied into it. As parameters they would have no
         # values for the compiler.
         constants = {each.op.name: each.op for each in sources if each.op.type == "Const"}
@@ -100,8 +100,8 @@ class ReplicaProgram:
         handles = _captured_handles(graph, callers)
 
         def of_replicas(tensor: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            replicated = tensor.op.inputs if tensor.op.type == _INPUT else [tensor] * num_replicas
-            return tuple(handles[_source(each).name] for each in replicated)
+            inputs = tensor.op.inputs if tensor.op.type == _INPUT else [tensor] * num_replicas
+            return tuple(handles[_source(each).name] for each in inputs)
 
         data = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype)
@@ -110,7 +110,7 @@ class ReplicaProgram:
         }
         # 3. Copy the marked operations to a graph of their own, with all functions that they call.
         graph_def = GraphDef(versions=graph.as_graph_def().versions)
-        graph_def.node.extend(_node(each, inside) for each in (*outer, *marked))
+        graph_def.node.extend(_node(each, inside) for each in (*outer, *operations))
         graph_def.library.CopyFrom(graph.as_graph_def().library)
         # Without the marks, TensorFlow's rewriting pass does not look for a program in this graph.
         for library_function in graph_def.library.function:

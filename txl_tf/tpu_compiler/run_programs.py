@@ -68,9 +68,9 @@ def evaluation_program(trainer: Trainer) -> LoweredProgram:
     _, step = evaluator.trace(num_rows)
     with exact_products():
         program = ReplicaProgram.of(step)
-        lowered = program.lower()
+        lowered_program = program.lower()
     return dataclasses.replace(
-        lowered,
+        lowered_program,
         variable_bytes=sum(_variable_bytes(handles[0]) for handles in program.variables.values()),
         attention=evaluator.attention_choice(num_rows).reason,
     )

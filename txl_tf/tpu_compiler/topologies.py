@@ -86,9 +86,9 @@ class Topology:
 
         Raises UsageError, which names the `option`, for unknown chips or an impossible shape.
         """
-        matched = _NAME.fullmatch(_NAMES_BY_TYPE.get(name, name))
-        chip = None if matched is None else CHIPS.get(matched[1])
-        shape = () if matched is None else tuple(map(int, matched[2].split("x")))
+        match = _NAME.fullmatch(_NAMES_BY_TYPE.get(name, name))
+        chip = None if match is None else CHIPS.get(match[1])
+        shape = () if match is None else tuple(map(int, match[2].split("x")))
         # Every host has 2 x 2 chips, except that slices of a single chip exist.
         is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
         if chip is None:

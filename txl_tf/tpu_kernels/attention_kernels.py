@@ -114,11 +114,11 @@ def _add_tile(
     scores = tile.scores(content, position, part.key[0, keys, :], distances[rows, :], block)
     next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
     # Earlier weights are relative to a smaller maximum.
-    faded = jnp.exp(largest - next_largest)
+    decay = jnp.exp(largest - next_largest)
     weights = jnp.exp(scores - next_largest)
-    total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
+    total = total * decay + jnp.sum(weights, axis=1, keepdims=True)
     weights = tile.dropped(weights, head, block)
-    sums = sums * faded + tile.product(weights, part.value[0, keys, :])
+    sums = sums * decay + tile.product(weights, part.value[0, keys, :])
     return next_largest, total, sums
 
 

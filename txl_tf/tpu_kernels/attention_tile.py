@@ -127,9 +127,9 @@ class Tile:
         reverse order too.
         """
         plan = self.plan
-        turned = self.reversed_rows(gradients.astype(self.dtype))
+        rows = self.reversed_rows(gradients.astype(self.dtype))
         zeros = jnp.zeros((plan.block_queries, plan.window - plan.block_keys), jnp.float32)
-        return self.rolled(jnp.concatenate([turned, zeros], axis=1), 0)
+        return self.rolled(jnp.concatenate([rows, zeros], axis=1), 0)
 
     def rolled(self, values: Any, shift: int) -> Any:
         """Moves row `a` of float32 `(A, W)` by `shift + a` to the right, around the end."""

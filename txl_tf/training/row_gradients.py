@@ -34,15 +34,15 @@ def row_gradients(
     are in memory. The objective has no term across rows, so the sum over the parts is the result of
     a single pass.
     """
-    read = _read_on_jax if is_on_jax() else _read_on_tensorflow
+    reader = _read_on_jax if is_on_jax() else _read_on_tensorflow
     if num_parts == 1:
-        return read(objective, variables, batch)
+        return reader(objective, variables, batch)
 
     def split(tensor: Any) -> Any:
         return ops.reshape(tensor, [num_parts, tensor.shape[0] // num_parts, *tensor.shape[1:]])
 
     def read_part(sums: list[Any], rows: Batch) -> tuple[list[Any], tuple[Any, Any]]:
-        part = read(objective, variables, rows)
+        part = reader(objective, variables, rows)
         sums = [total + new for total, new in zip(sums, part.gradients, strict=True)]
         return sums, (part.row_losses, part.memory)
 
@@ -72,13 +72,13 @@ def _read_on_jax(
     # The inner scope gets the values of all weights, because it does not see the outer scope.
     values = [(variable, variable.value) for variable in objective.weights]
 
-    def loss_of(trained: list[Any]) -> tuple[Any, Any]:
-        with keras.StatelessScope([*values, *zip(variables, trained, strict=True)]):
+    def loss_of(weights: list[Any]) -> tuple[Any, Any]:
+        with keras.StatelessScope([*values, *zip(variables, weights, strict=True)]):
             loss, row_losses, memory = objective(rows)
         return loss, (row_losses, memory)
 
-    trained = [variable.value for variable in variables]
-    (_, (row_losses, memory)), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+    weights = [variable.value for variable in variables]
+    (_, (row_losses, memory)), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights)
     return RowGradients(row_losses, gradients, memory)
 
 

@@ -83,9 +83,11 @@ class StepRecords:
         was_stopped = state["is_stopped"][0]
         here = ops.equal(ops.arange(self._max_steps, dtype="int32"), ops.cast(index, "int32"))
         here = ops.logical_and(here, ops.logical_not(was_stopped))[None]
-        written = {name: ops.where(here, value, state[name]) for name, value in figures.items()}
+        new_figures = {name: ops.where(here, value, state[name]) for name, value in figures.items()}
         is_stop = ops.equal(figures["status"], int(StepStatus.STOPPED))
-        self._steps.write({**written, "is_stopped": ops.logical_or(state["is_stopped"], is_stop)})
+        self._steps.write(
+            {**new_figures, "is_stopped": ops.logical_or(state["is_stopped"], is_stop)}
+        )
         before = self._finite_rows.read()["is_finite"]
         self._finite_rows.write({"is_finite": ops.where(was_stopped, before, finite_rows)})
 

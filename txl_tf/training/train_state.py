@@ -70,16 +70,16 @@ class TrainState:
         With adapters, their factors take the place of the weights of the model.
         """
         if self.adapters is None:
-            named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
+            pairs = [(f"model/{variable.path}", variable) for variable in self.model.weights]
         else:
             factors = self.adapters.factors
-            named = [(f"adapter/{path}", variable) for path, variable in factors.items()]
-        named += [(f"task/{variable.path}", variable) for variable in self.objective.head_variables]
-        named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
+            pairs = [(f"adapter/{path}", variable) for path, variable in factors.items()]
+        pairs += [(f"task/{variable.path}", variable) for variable in self.objective.head_variables]
+        pairs += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
         if self.weight_average is not None:
             averages = self.weight_average.variables
-            named += [(f"average/{name}", variable) for name, variable in averages.items()]
-        return dict(named)
+            pairs += [(f"average/{name}", variable) for name, variable in averages.items()]
+        return dict(pairs)
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
         """Loads the weights that a run begins from, by path, into the model and its average.

@@ -109,10 +109,10 @@ class TrainStep:
         self._variables = state.trainable
         self._replica_memory = replica_memory
         self._records = records
-        changed = [*self._variables, *state.optimizer.variables]
+        variables = [*self._variables, *state.optimizer.variables]
         if state.weight_average is not None:
-            changed += state.weight_average.variables.values()
-        self._changed = changed
+            variables += state.weight_average.variables.values()
+        self._changed = variables
         self._drawn_seed = _drawn_once(self._training.seed)
 
     def __call__(self, inputs: dict[str, Any], first_step: Any) -> None:
@@ -166,8 +166,8 @@ class TrainStep:
         def next_memory(new: Any, old: Any) -> Any:
             is_kept = ops.reshape(finite_rows, [-1, *[1] * (len(new.shape) - 1)])
             # Other rows become zeros, because NaN would spread even from masked positions.
-            kept = ops.where(is_kept, new, ops.zeros([], new.dtype))
-            return ops.where(is_advanced, kept, old)
+            finite = ops.where(is_kept, new, ops.zeros([], new.dtype))
+            return ops.where(is_advanced, finite, old)
 
         self._replica_memory.write(tf.nest.map_structure(next_memory, own.memory, before.memory))
         self._records.write(
@@ -209,7 +209,7 @@ def _drawn_once(seed: int) -> int:
     generator.
     """
     with tf.init_scope(), this_host():
-        drawn = tf.random.stateless_uniform(
+        number = tf.random.stateless_uniform(
             [], seed=[seed, 0], minval=None, maxval=None, dtype=tf.int64, alg="philox"
         )
-        return int(drawn.numpy().astype(np.int32))
+        return int(number.numpy().astype(np.int32))

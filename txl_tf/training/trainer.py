@@ -139,8 +139,8 @@ class Trainer:
     def must_stop(self) -> bool:
         """True if a stop was requested of this worker or any other."""
         # All workers must agree: one that continued alone would wait forever for gradients.
-        requested = bool(self._stop_requested.numpy())
-        return self.sum_over_workers(float(requested)) > 0.0
+        is_requested = bool(self._stop_requested.numpy())
+        return self.sum_over_workers(float(is_requested)) > 0.0
 
     def sum_over_workers(self, value: float) -> float:
         """Adds up a number of each worker in float64; all workers must call it."""
@@ -259,12 +259,12 @@ class Trainer:
 
     def _raise_non_finite(self, record: StepRecord) -> None:
         rows = self._records.non_finite_rows()
-        named = [self._describe_row(record.step - 1, row) for row in rows[:_MAX_ROWS_NAMED]]
+        texts = [self._describe_row(record.step - 1, row) for row in rows[:_MAX_ROWS_NAMED]]
         if len(rows) > _MAX_ROWS_NAMED:
-            named.append(f"and {len(rows) - _MAX_ROWS_NAMED} more rows")
+            texts.append(f"and {len(rows) - _MAX_ROWS_NAMED} more rows")
         raise NonFiniteError(
             f"The loss or the gradient is not finite: loss {record.nats_per_token}, "
             f"gradient norm {record.gradient_norm}. The step changed no weight.",
-            where=f"step {record.step}, {', '.join(named) or 'the loss of every row is finite'}",
+            where=f"step {record.step}, {', '.join(texts) or 'the loss of every row is finite'}",
             remedy="Start again with a lower learning rate, or training.on_non_finite=skip.",
         )

@@ -115,8 +115,8 @@ def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
             return
         # Read as a stream, because seeking backwards in a compressed archive starts decompression
         # at the beginning.
-        decoded: Any = _BlockReader(blocks)
-        with tarfile.open(fileobj=decoded, mode="r|", bufsize=_BLOCK_BYTES) as stream:
+        reader: Any = _BlockReader(blocks)
+        with tarfile.open(fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES) as stream:
             for info in stream:
                 if info.isreg() and (source := stream.extractfile(info)) is not None:
                     yield info.name.removeprefix("./"), info.size, source

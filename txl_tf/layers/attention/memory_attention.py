@@ -262,11 +262,11 @@ def check_call(**arguments):
 
     Arguments that are `None` or `False` are not passed.
     """
-    passed = {name for name, each in arguments.items() if each is not None and each is not False}
-    is_complete = "kept" not in passed or {"attend", "distances"} <= passed
-    if not is_complete or any(pair <= passed for pair in _ALTERNATIVES):
+    names = {name for name, each in arguments.items() if each is not None and each is not False}
+    is_complete = "kept" not in names or {"attend", "distances"} <= names
+    if not is_complete or any(pair <= names for pair in _ALTERNATIVES):
         pairs = ", ".join(" or ".join(sorted(pair)) for pair in _ALTERNATIVES)
         raise ValueError(
             f"A call takes only one of each pair: {pairs}; and `kept` only with `attend` and "
-            f"`distances`. Received: {', '.join(sorted(passed))}"
+            f"`distances`. Received: {', '.join(sorted(names))}"
         )

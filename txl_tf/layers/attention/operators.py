@@ -139,15 +139,15 @@ def _attend_by_head(layer, projections, masks):
         mask = masks_of_rows[row if len(masks_of_rows) > 1 else 0]
         length, width = mask.shape
         tokens = slice(start, start + length)
-        seen = slice(start, start + memory_length + length)
+        columns = slice(start, start + memory_length + length)
         # The nearest distances are in the last columns; a part needs no farther ones.
         scores = ops.matmul(distance_queries[index][tokens], distances[head][:, -width:]) + mask
         if distance_scores is not None:
             scores = scores + distance_scores[head, :, -width:]
-        contents = ops.matmul(content_queries[index][tokens], keys[index][:, seen])
+        contents = ops.matmul(content_queries[index][tokens], keys[index][:, columns])
         scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
         probabilities = ops.cast(functional.softmax_over_keys(scores), values[index].dtype)
-        return ops.matmul(probabilities, values[index][seen])
+        return ops.matmul(probabilities, values[index][columns])
 
     attended = [
         ops.concatenate([attend(index, *part) for part in parts], axis=0)
@@ -211,11 +211,11 @@ class OneToken(AllHeads):
         first_filled = reach - visible.valid_length  # memory is filled from its end
         repeats = self.num_rows // visible.valid_length.shape[0]
         first_filled = ops.repeat(first_filled, repeats, axis=0)
-        filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
-        allowed = ops.logical_and(filled, ops.expand_dims(in_reach, 0))
-        allowed = ops.reshape(allowed, [self.num_rows, 1, 1, num_places + self.capacity])
+        is_filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
+        is_visible = ops.logical_and(is_filled, ops.expand_dims(in_reach, 0))
+        is_visible = ops.reshape(is_visible, [self.num_rows, 1, 1, num_places + self.capacity])
         zero = functional.at_least_float32(ops.zeros((), dtype))
-        scores = functional.mask_scores(zero, allowed)
+        scores = functional.mask_scores(zero, is_visible)
         masks = scores[..., :num_places], scores[..., num_places:]  # [R, 1, 1, M], [R, 1, 1, C]
         return functools.partial(self._attend, *masks)
 
@@ -271,8 +271,8 @@ class OneToken(AllHeads):
         # The W rows that share a memory become the rows of one matrix. So memory is read once for
         # all W rows.
         _, num_heads, _, width = rows.shape
-        grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
-        products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
+        groups = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
+        products = ops.matmul(ops.transpose(groups, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
         products = ops.transpose(products, [0, 2, 1, 3])
         return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])
 

@@ -257,10 +257,10 @@ class CheckpointStore:
         names = [name for name in self._folder.names() if _TEMPORARY.fullmatch(name)]
         for name in names:
             self._folder.remove_folder(name)
-        unfinished = [step for step in self._all_steps() if self._is_unfinished(step)]
-        for step in unfinished:
+        steps = [step for step in self._all_steps() if self._is_unfinished(step)]
+        for step in steps:
             self._remove(step)
-        leftovers = [*names, *map(_name, unfinished)]
+        leftovers = [*names, *map(_name, steps)]
         paths = [os.path.join(self._folder.path, name) for name in leftovers]
         return paths + self._folder.remove_temporaries()
 
@@ -279,11 +279,11 @@ class CheckpointStore:
         return None
 
     def _writing_failed(self, step: int, num_bytes: int, error: Exception) -> StorageError:
-        needed = f"it needs {num_bytes:,} bytes"
+        need = f"it needs {num_bytes:,} bytes"
         with contextlib.suppress(OSError):  # raised for an object store or a missing folder
-            needed += f", {shutil.disk_usage(self._folder.path).free:,} are free"
+            need += f", {shutil.disk_usage(self._folder.path).free:,} are free"
         return StorageError(
-            f"The checkpoint of step {step} cannot be written: {first_line(error)}; {needed}.",
+            f"The checkpoint of step {step} cannot be written: {first_line(error)}; {need}.",
             where=self.path(step),
             remedy="Make room or choose another --workdir; the older checkpoints are intact.",
         )

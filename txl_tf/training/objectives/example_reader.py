@@ -46,8 +46,8 @@ class ExamplePlan:
         keys = [f"{self.fingerprint}:{self.seed}:{epoch}" for epoch in epochs]
         orders = [_shuffled(self.num_examples, key) for key in keys]
         stream = np.concatenate([np.zeros(0, np.int64), *orders])
-        skipped = epochs.start * self.num_examples
-        return stream[begin - skipped : end - skipped].reshape(num_steps, self.num_rows)
+        num_skipped = epochs.start * self.num_examples
+        return stream[begin - num_skipped : end - num_skipped].reshape(num_steps, self.num_rows)
 
 
 # Consecutive steps mostly use the same epoch.
