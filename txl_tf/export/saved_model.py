@@ -34,8 +34,6 @@ from txl_tf.storage.files import (
 from txl_tf.storage.listed_files import CHECKSUMS_FILE, files_below
 from txl_tf.storage.staging import StagingFolder
 
-_MAKE_ROOM = "Make room, or choose another folder."
-
 
 def export_saved_model(
     model: TransformerXL | StatefulTransformerXL | TransformerXLWithHead,
@@ -140,7 +138,7 @@ def next_version(folder: str) -> int:
     Raises:
         StorageError: If the folder cannot be read.
     """
-    with storage_errors("The SavedModel cannot be read", folder, _MAKE_ROOM):
+    with storage_errors("The folder of the exports cannot be read", folder):
         names = list_folder(folder)
     return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
@@ -163,7 +161,7 @@ def write_version(
             (OSError, tf.errors.OpError),
             "The SavedModel cannot be written",
             folder,
-            _MAKE_ROOM,
+            "Make room, or choose another folder.",
         ),
         StagingFolder(folder, last_file=GRAPH_FILE) as staging,
     ):
