@@ -107,7 +107,7 @@ def test_troubleshooting_has_every_exit_code_and_messages_of_the_source():
     assert len(messages) > 10
 
 
-def test_paths_and_commands_of_contributing_exist():
+def test_paths_commands_and_names_of_contributing_exist():
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
     checks = (ROOT / ".ci" / "run").read_text()
     assert INSTALL_AND_TEST.split(" && ")[0] in text
@@ -117,6 +117,10 @@ def test_paths_and_commands_of_contributing_exist():
     assert len(paths) > 5
     for path in paths:
         assert (ROOT / path).exists(), path
+    names = re.findall(r"`(\w+)`\s(?:in|of)\s`([\w/]+\.py)`", text)
+    assert len(names) > 5
+    for name, path in names:
+        assert name in (ROOT / path).read_text(), (name, path)
 
 
 def test_the_example_of_a_change_is_in_every_file_of_its_list():
