@@ -149,11 +149,11 @@ def merge_config(
     ):
         ModelConfig.from_dict({"segment_length": 1, "memory_length": 0, **stored, **sizes})
     cutoffs = sizes.get("cutoffs") or (None,)
-    numbers = _PUBLISHED.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), ())
+    field_values = _PUBLISHED.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), ())
     sources: dict[str, Mapping[str, Any]] = {
         "assumed: the default": {"segment_length": 128},
         "assumed: as in the published model of these sizes": dict(
-            zip(_PUBLISHED_FIELDS, numbers, strict=False)
+            zip(_PUBLISHED_FIELDS, field_values, strict=False)
         ),
         "assumed: as in the code that wrote it": defaults,
         "found in config.json": stored,

@@ -115,15 +115,15 @@ def save_hugging_face(model: TransformerXL, folder: str | Path, words: Sequence[
         ),
         StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
     ):
-        contents = Path(staging.path)
-        (contents / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        write_safetensors(contents / _WEIGHTS_FILE, hugging_face_tensors(model))
+        new_folder = Path(staging.path)
+        (new_folder / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        write_safetensors(new_folder / _WEIGHTS_FILE, hugging_face_tensors(model))
         if words:
-            (contents / _VOCABULARY_FILE).write_text(
+            (new_folder / _VOCABULARY_FILE).write_text(
                 "".join(f"{word}\n" for word in words), "utf-8"
             )
         # The package safetensors makes its files readable by the owner only.
-        shutil.copymode(contents / _CONFIG_FILE, contents / _WEIGHTS_FILE)
+        shutil.copymode(new_folder / _CONFIG_FILE, new_folder / _WEIGHTS_FILE)
         staging.publish()
     return folder
 

@@ -140,12 +140,12 @@ def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
         table.append(ForeignTensor(name=system.output_name("bias", 0), variables=tuple(biases)))
     else:
         table += [tensor_of(system.output_name("bias", i), name) for i, name in enumerate(biases)]
-    tables = numbered_names("embedding/projection", num_tables)
+    table_names = numbered_names("embedding/projection", num_tables)
     for index, shape in enumerate(clusters.output_projection_shapes):
         if shape is None:
             continue
         name, is_own = f"crit.out_projs.{index}", uses_own_projection(config, index)
-        ours = f"softmax/projection_{index}" if is_own else tables[min(index, num_tables - 1)]
+        ours = f"softmax/projection_{index}" if is_own else table_names[min(index, num_tables - 1)]
         table.append(tensor_of(name, ours, is_copy=not is_own, is_transposed=True))
     for name in ("cluster_weight", "cluster_bias") if config.cutoffs else ():
         table.append(

@@ -34,15 +34,15 @@ def row_gradients(
     are in memory. The objective has no term across rows, so the sum over the parts is the result of
     a single pass.
     """
-    reader = _read_on_jax if is_on_jax() else _read_on_tensorflow
+    read_rows = _read_on_jax if is_on_jax() else _read_on_tensorflow
     if num_parts == 1:
-        return reader(objective, variables, batch)
+        return read_rows(objective, variables, batch)
 
     def split(tensor: Any) -> Any:
         return ops.reshape(tensor, [num_parts, tensor.shape[0] // num_parts, *tensor.shape[1:]])
 
     def read_part(sums: list[Any], rows: Batch) -> tuple[list[Any], tuple[Any, Any]]:
-        part = reader(objective, variables, rows)
+        part = read_rows(objective, variables, rows)
         sums = [total + new for total, new in zip(sums, part.gradients, strict=True)]
         return sums, (part.row_losses, part.memory)
 
