@@ -8,8 +8,9 @@ _MAX_SHOWN = 4
 def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
     """Lists the settings that differ between two nested dicts of JSON values, in one line.
 
-    An example is `2 settings differ: seed (stored 7, now 8), model.dropout (stored 0.1, now 0.2)`.
-    The line is empty if all are equal. A missing setting counts as None.
+    An example is `2 settings differ: model.dropout (stored 0.1, now 0.2), seed (stored 7, now 8)`.
+    The line lists at most four of them by name, and is empty if all are equal. A missing setting
+    counts as None.
     """
     before, now = flat_settings(stored), flat_settings(current)
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))

@@ -19,7 +19,7 @@ MOST_BIAS = 100
 class SamplingConfig(FrozenConfig):
     """Settings that determine how the next token is drawn.
 
-    First the penalties lower the logits of used tokens and the bias is added. Then all logits are
+    First the penalties change the logits of used tokens and the bias is added. Then all logits are
     divided by the temperature. Last `top_k`, `top_p` and `min_p`, in this order, exclude tokens.
 
     Raises:

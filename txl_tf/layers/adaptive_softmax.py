@@ -83,9 +83,9 @@ class AdaptiveEmbedding(VocabularyLayer):
     """Token embedding by clusters, projected to `D` and scaled by `sqrt(D)`.
 
     Ids are sorted by falling frequency and cut into clusters. Each cluster has a table of its own
-    width, as in Baevski and Auli (2019), and is looked up and projected only for its own tokens.
-    With `division_factor=1` there is one table `(V, E)` with one projection `(E, D)`, or none if
-    `E` is `D`.
+    width, as in Baevski and Auli (2019). All clusters but the first are looked up and projected
+    only for their own tokens. With `division_factor=1` there is one table `(V, E)` with one
+    projection `(E, D)`, or none if `E` is `D`.
 
     Args:
         vocabulary_size: int. Number of token ids, `V`.

@@ -3,7 +3,8 @@
 Compilers for accelerators need static shapes, but the number of rare tokens depends on the
 batch. Here tokens are grouped by cluster, and a loop processes each group in chunks of a fixed
 capacity: no turn for an empty group, one in the common case, more if the capacity is too
-small. So no token is dropped, and no cluster is computed for tokens of another one.
+small. So no token is dropped. Free places of the last chunk of a group are computed for other
+tokens, and their results have no effect.
 
 A loop of unknown length has no reverse-mode gradient, so the gradients are written out: the
 backward pass is a second loop, which computes a chunk's logits again instead of keeping them.
@@ -159,7 +160,8 @@ def _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream):
 
     def update(places, is_member, hidden_gradient, table_gradient, bias_gradient, *rest):
         rows, features, logits = _chunk_logits(hidden, places, weights)
-        # exp() of a logit minus the large number is 0, so other tokens have no effect.
+        # The share of other tokens is 0. With the large number their exp() is 0 too, because an
+        # infinite one times 0 would be NaN.
         normalizer = ops.where(
             is_member, ops.take(normalizers, places, axis=0), -functional.MASKED_SCORE
         )
