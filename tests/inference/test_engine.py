@@ -154,6 +154,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: engine.adopt(shorter), r"must be like KeyValueMemory.*Received: memory="),
         (lambda: engine.read(tokens(T, 3), memory), rf"memory of {B} rows, batch of 3$"),
         (lambda: engine.read(tokens(T), states), "must be a `KeyValueMemory`"),
+        (lambda: sinusoidal.read(tokens(9), states, lengths=int32([9, 2])), "Received: 9 tokens$"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

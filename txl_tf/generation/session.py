@@ -88,7 +88,8 @@ class GenerationSession:
         jit_compile: optional bool. If `True`, XLA compiles the work of every token: this takes
             seconds, and each token then half the time. Defaults to `None`: by the execution plan.
         storage_dtype: str. `"auto"` keeps memory, and reads weights, in bfloat16 where that is
-            faster: for models larger than the caches of a CPU. `"float32"` rounds nothing.
+            faster: for models larger than the caches of a CPU. `"float32"` rounds nothing. With a
+            `BeamSampler` nothing is rounded.
         **settings: `repetition_penalty`, `frequency_penalty`, `presence_penalty` and `logit_bias`
             as in `GenerationConfig`; without a sampler `temperature`, `top_k`, `top_p` and `min_p`
             too; and `seed`, an int or one for each row, a new one by default. The same seed writes
@@ -294,10 +295,11 @@ class GenerationSession:
 
         Returns:
             Int32 array `(B, S)`, or `(B, W, S)` from a `BeamSampler` that returns all beams. -1
-            after the stop token of a row.
+            after the end of a row.
 
         Raises:
-            ValueError: If there is nothing to continue, or a token id is out of range.
+            ValueError: If there is nothing to continue, a token id is out of range, or layers have
+                other variables than when the session began.
         """
         if prompt_ids is not None:
             self.read(prompt_ids)
@@ -397,7 +399,7 @@ def generate(
 
     Args:
         model: as for `GenerationSession`.
-        prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that may differ in length;
+        prompt_ids: int array `(B, P)`, or a sequence of `B` int vectors that may differ in length;
             at least one token in every row.
         max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.
         sampler: optional sampler or its name, as for `GenerationSession`.

@@ -21,10 +21,10 @@ class InferenceEngine:
 
     Memory is an argument and a result, as in the model. With relative positions it holds keys and
     values: with fixed weights, attention would compute the same keys and values from hidden states
-    again in every segment. Otherwise it is the model's own memory. In both cases the layers of the
-    model compute.
+    again in every segment. Otherwise it is the model's own memory.
 
-    Segments are read with `read` and `score`, single tokens with `steps`.
+    Segments are read with `read` and `score`, by the layers of the model. Single tokens are read
+    with `steps`, by the layers or by a loop over stacked weights, see `StackedSteps`.
 
     ```python
     engine = txl_tf.InferenceEngine(model, num_rows=1)
@@ -129,13 +129,19 @@ class InferenceEngine:
             Tuple of the hidden states `(B, T, D)` and the memory after the length of each row.
 
         Raises:
-            ValueError: If ids are out of range.
+            ValueError: If ids are out of range, or there are `lengths` and more than one segment
+                with the model's own memory.
         """
         check_rank(token_ids, (2, 3), "(B, T)")
         num_tokens, at_once = token_ids.shape[1] or 0, self.segment_length
         if self.steps.spans_segments or num_tokens <= at_once:
             arguments = self.steps.arguments(token_ids, memory, lengths, document_starts, constants)
             return self.model(token_ids, memory, **arguments)
+        if lengths is not None:
+            raise ValueError(
+                "With `lengths` and the model's own memory, `token_ids` must have at most one "
+                f"segment of {at_once} tokens. Received: {num_tokens} tokens"
+            )
         hidden = []
         for start in range(0, num_tokens, at_once):
             piece = slice(start, start + at_once)

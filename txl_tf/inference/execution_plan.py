@@ -64,7 +64,8 @@ class ExecutionPlan:
         the model's own, `writes` if tokens are also read one at a time, and `is_distributed` under
         a `tf.distribute.Strategy`, which compiles for itself. `jit_compile` overrides whether XLA
         compiles, except on JAX, which always compiles. `memory_length` is 0 for models that are not
-        float32. `storage_dtype="auto"` lets steps round.
+        float32. `storage_dtype="auto"` lets steps round. `attention_kernel` is the device's kernel
+        for segments, which is not used if `writes` is true.
         """
         if is_on_jax():
             jit_compile = True  # as every program of JAX

@@ -123,7 +123,8 @@ class Steps(abc.ABC):
 
         A row may occur more than once.
         """
-        # Reordered rows share their memory, so only the recent tokens move.
+        # Rows that change places share their memory of keys and values, so only their recent tokens
+        # move. The model's own memory is the step state, and moves as a whole.
         return keras.tree.map_structure(
             lambda each: ops.take(each, rows, axis=0) if len(each.shape) else each, step_state
         )

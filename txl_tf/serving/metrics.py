@@ -14,7 +14,9 @@ class ServerMetrics:
         self.registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": "txl", "registry": self.registry}
         self.requests = Counter("requests", "Requests by HTTP status.", ["status"], **common)
-        self.request_seconds = Histogram("request_seconds", "Time to the end of a text.", **common)
+        self.request_seconds = Histogram(
+            "request_seconds", "Time to the end of a request.", **common
+        )
         self.queue_seconds = Histogram("queue_seconds", "Time in the queue of a text.", **common)
         self.rows = Histogram("rows", "Texts that get tokens at once.", buckets=_ROWS, **common)
         self.prompt_tokens = Counter("prompt_tokens", "Tokens read.", **common)

@@ -108,7 +108,10 @@ class TextEngine:
         self.thread.start()
 
     def encode(self, prompt: str | tuple[int, ...]) -> np.ndarray:
-        """Returns the tokens of a prompt, none for an empty one; RequestError if there are none."""
+        """Returns the tokens of a prompt; an empty prompt has none.
+
+        Raises RequestError if the prompt is not empty but has no tokens, or cannot be encoded.
+        """
         text_or_ids = prompt if isinstance(prompt, str) else np.array(prompt)
         try:
             return prompt_tokens(self.tokenizer, text_or_ids) if prompt else np.zeros(0, np.int32)
@@ -338,7 +341,7 @@ class TextEngine:
         `unscored` are the tokens of the session that have no score yet, and the prompt. The
         memory is separate from that of the texts, because evaluations may remember another length.
         The first token of a new text has no score. All tokens but the last are read, and the hidden
-        state of each token scores the next one. The generator pauses between two segments.
+        state of each token scores the next one. The generator pauses after every segment.
         """
         prompt_ids = text.prompt_ids
         text.pieces = TextPieces(self.tokenizer, prompt_ids[:0])

@@ -38,7 +38,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class TextServer:
-    """HTTP application of an `engine`, which is `None` while the model is loaded.
+    """HTTP application of an `engine`, which is `None` while the model is loading.
 
     Requests need the API key, except on `_OPEN_PATHS`. The header `client_header` names the client
     that shares the engine with others; by default its address is the name. Pages of
