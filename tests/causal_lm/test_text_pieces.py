@@ -118,6 +118,18 @@ def test_offsets_of_tokens_are_the_offsets_of_their_characters():
     assert tokens == [" well", " @-@", " known"]
 
 
+class Loud(ByteTokenizer):
+    """A tokenizer whose token `!` changes the text before it."""
+
+    def decode_bytes(self, token_ids):
+        text = super().decode_bytes(token_ids)
+        return text.upper() if text.endswith(b"!") else text
+
+
+def test_a_token_that_changes_the_text_before_it_changes_no_text_of_another_token():
+    assert TextPieces(Loud(), np.array([97])).token_texts([33, 98]) == ["!", "b"]
+
+
 WORDS = WordTokenizer(["well", "known", "is", "@-@", "@,@", "@.@", "1", "2", "."], WordRule())
 WORDS_IN_FULL = WordTokenizer([word.decode() for word in WORDS.tokens], WordRule())
 WORDS.joins_marks = True

@@ -1,4 +1,7 @@
-"""Language model on text: a model with its tokenizer, which trains, writes, scores and embeds."""
+"""Language model on text: a model with its tokenizer, which trains, writes, scores and embeds.
+
+Shape letters used in this module: R texts, S tokens of a text, V vocabulary, D hidden width.
+"""
 
 import os
 from collections.abc import Sequence
@@ -53,7 +56,7 @@ class TransformerXLCausalLM(TextGenerator):
         model: the model, without variables for memory.
         tokenizer: the given tokenizer.
         last_seed: optional int. Seed of the last call of `generate`.
-        evaluation: the given settings, with a batch size of 1.
+        evaluation: the given settings, with a batch size of 1 and without dynamic evaluation.
         step: int. Training steps of the weights by the optimizer's count, 0 if unknown.
         folder: optional str. Folder that the model was loaded from.
 
@@ -248,8 +251,8 @@ class TransformerXLCausalLM(TextGenerator):
         if validation_data is not None:
             held_out = self._batches(validation_data, batch_size, length, takes_fewer_rows=True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
-        # 2. The model with memory and its optimizer. Both are kept from the previous `fit`, unless
-        #    variables or sizes have changed.
+        # 2. The model with memory, which is kept from the previous `fit` unless variables or sizes
+        #    have changed. A Keras optimizer is kept too; one of an `OptimizerConfig` is new.
         variables = self.model.trainable_variables
         trained_for = [*self.model.weights, *variables]
         if not same_variables(trained_for, self._trained_for):

@@ -152,9 +152,10 @@ class TextPieces:
         before, texts = self._tokenizer.decode_bytes(self._ids), []
         for token_id in token_ids:
             after = self._tokenizer.decode_bytes(np.append(self._ids, token_id))
-            if not after.startswith(before):
-                before, after = b"", self._tokenizer.decode_bytes([token_id])
-            texts.append(after[len(before) :].decode("utf-8", errors="backslashreplace"))
+            # A token that changes the text before it is decoded alone.
+            is_added = after.startswith(before)
+            text = after[len(before) :] if is_added else self._tokenizer.decode_bytes([token_id])
+            texts.append(text.decode("utf-8", errors="backslashreplace"))
         return texts
 
     def kept_ids(self) -> np.ndarray:
@@ -178,7 +179,10 @@ class TextPieces:
         return self._tokenizer.readable(self._tokenizer.decode(token_ids)[self._num_known :])
 
     def _certain(self, text: str) -> int:
-        """Returns the number of characters before any stop text, complete or only begun."""
+        """Returns the number of characters that later tokens cannot change, up to a stop text.
+
+        The beginning of a stop text at the end is not counted. Sets `is_over` after a stop text.
+        """
         end = first_stop(text, self._stop_texts)
         if end is not None:
             self.is_over = True

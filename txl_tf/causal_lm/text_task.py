@@ -29,6 +29,8 @@ class TextTask:
     Attributes:
         model: `TransformerXLWithHead`.
         task: `TaskConfig`.
+        tokenizer: the given tokenizer.
+        step: int. The given step.
 
     Raises:
         MismatchError: If the weights do not fit the model.

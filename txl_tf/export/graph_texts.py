@@ -29,7 +29,7 @@ class GraphTexts(tf.Module):
         self._text_of = traced_once(self._detokenized, [padded_rows, rows])
 
     def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
-        """Refuses texts that are not `(B,)`, too long or not UTF-8."""
+        """Refuses texts that are not `(B,)`, no texts at all, and texts too long or not UTF-8."""
         texts = guards.not_empty(guards.of_rank(texts, name, ("rows",)), name)
         return guards.texts(texts, name, self._max_bytes, only_utf8=self._only_utf8)
 

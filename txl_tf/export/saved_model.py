@@ -46,11 +46,13 @@ def export_saved_model(
 ) -> str | os.PathLike[str]:
     """Exports a model with signatures that continue and score texts, or token ids.
 
-    `complete` continues texts, with settings for each text or for all; `serving_default` takes
-    only texts. `perplexity` scores texts. `generate` and `score` take token ids and memory, and
-    return the next memory. A model without memory has neither `complete` nor `generate`, and
-    without a tokenizer there are no signatures of texts. A model with a head only has `classify`,
-    which takes texts.
+    `complete` continues texts, with settings for each text or for all. `perplexity` scores texts.
+    `generate` and `score` take token ids and memory, and return the next memory. A model without
+    memory has neither `complete` nor `generate`, and without a tokenizer there are no signatures of
+    texts. A model with a head only has `classify`, which takes texts.
+
+    `serving_default` is `complete` with texts alone. Without `complete` it is the first that the
+    model has of `classify`, `perplexity`, `generate` and `score`.
 
     Every input and output has the batch as its first axis, so that a server can join requests.
     Each row is answered as if it were alone, and nothing is kept between requests. Memory,
@@ -80,7 +82,8 @@ def export_saved_model(
         OutputExistsError: If the folder exists; it is left unchanged.
         StorageError: If it cannot be written.
         ValueError: If the tokenizer has another vocabulary than the model, `completion` writes
-            more tokens than a request may ask for, or a model with a head has no task.
+            more tokens than a request may ask for or has stop texts without a tokenizer, or a model
+            with a head has no task or no tokenizer.
     """
     options = ExportOptions() if options is None else options
     completion = _checked_completion(completion, options, tokenizer)

@@ -149,8 +149,8 @@ class ServedModel:
         """Reads token ids `(B, T)`, padded on the right, one model segment at a time.
 
         `lengths` are the tokens to remember, 0 to `T`. `use` maps `carry`, the hidden states
-        `(B, S, D)` of a segment and the place of its first token to the next `carry`, of equal
-        shape. Returns the last memory and `carry`.
+        of a segment with T tokens, `(B, T, D)`, and the place of its first token to the next
+        `carry`, of equal shape. Returns the last memory and `carry`.
         """
 
         def read_segment(start, segment, state):

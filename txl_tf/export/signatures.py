@@ -27,7 +27,7 @@ VALID_LENGTH = "memory_valid_length"
 NEW_SEED = -(2**31)
 """Seed of a request that stands for a new one in each row."""
 _SETTINGS = ("max_tokens", *SETTINGS, "seed")
-# exp() of more overflows float32.
+# exp() of 89 overflows float32.
 _LARGEST_MEAN_NATS = 88.0
 
 
@@ -138,8 +138,8 @@ class Signatures:
     def functions(self) -> dict[str, Any]:
         """Returns a `tf.function` by name, the default first.
 
-        The default takes only texts, because a server's REST interface asks for all inputs. A
-        model without memory continues nothing.
+        With a tokenizer the default takes only texts, because a server's REST interface asks for
+        all inputs. A model without memory continues nothing.
         """
         inputs = self._inputs
         if self._task is not None:

@@ -86,11 +86,11 @@ def token_bias(
 
 
 def note_read(uses: np.ndarray, token_ids: np.ndarray) -> None:
-    """Counts tokens that were read in `uses` `(V,)`, see `DecodingState`."""
+    """Notes in `uses`, `(V,)`, that tokens were read, see `DecodingState`."""
     uses[token_ids] = np.maximum(uses[token_ids], 1)
 
 
 def note_written(uses: np.ndarray, token_ids: np.ndarray) -> None:
-    """Counts tokens that were written in `uses` `(V,)`, see `DecodingState`."""
+    """Notes in `uses`, `(V,)`, that tokens were written, see `DecodingState`."""
     note_read(uses, token_ids)
     np.add.at(uses, token_ids, 1)
