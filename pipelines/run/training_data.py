@@ -46,8 +46,9 @@ class TrainingData(RunData):
     language_text: PreparedDataset
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
-        # A remote data set is not read as a whole before the first step: each record is compared
-        # with its own checksum when it is read, and `txl verify` compares all with the manifest.
+        # A remote data set is not read as a whole before the first step. In training each record is
+        # compared with its own checksum when it is read. An evaluation compares each file with the
+        # manifest before its first read, and `txl verify` compares all files.
         dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
         manifest = dataset.manifest
         self.folder = dataset.folder

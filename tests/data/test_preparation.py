@@ -79,3 +79,12 @@ def test_an_object_store_holds_the_same_bytes(tmp_path):
     assert Manifest.read(remote) == manifest
     with pytest.raises(OutputExistsError):
         prepare(remote)
+    # The first read of a file compares it with its checksum, if nothing did before.
+    path = f"{remote}/{manifest.split('train').shards[0].file}"
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    tf.io.gfile.remove(path)
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(content.replace(b"first", b"worst"))
+    with pytest.raises(DataDamagedError, match="The file has SHA-256"):
+        PreparedDataset.open(remote, verify=False).read_tokens("train", 0, 1)

@@ -301,6 +301,7 @@ class PreparedDataset:
         verify = functools.partial(verify_shard, self.folder, progress=progress)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
             list(executor.map(verify, shards))  # The first damaged shard in order raises its error.
+        self._checked_files.update(shard.file for shard in shards)
 
     def num_tokens(self, split: str) -> int:
         """Returns the number of tokens of a split; ValueError if there is no such split."""
@@ -384,9 +385,15 @@ class PreparedDataset:
     def _check_file(self, shard: ShardManifest) -> None:
         """Checks the file of a shard once, before its first read.
 
-        The manifest determines how many bytes a read requests, so it must not claim too many.
+        The manifest determines how many bytes a read requests, so it must not claim too many. A
+        file in a store, which nothing read before, is compared with its checksum: `parse_frame`
+        compares none.
         """
-        if shard.file not in self._checked_files:
+        if shard.file in self._checked_files:
+            return
+        if is_remote(self.folder):
+            verify_shard(self.folder, shard)
+        else:
             with storage_errors("The file cannot be read", os.path.join(self.folder, shard.file)):
                 listed_file(
                     self.folder,
@@ -395,4 +402,4 @@ class PreparedDataset:
                     remedy=RECORDS_REMEDY,
                     num_bytes=shard.bytes,
                 )
-            self._checked_files.add(shard.file)
+        self._checked_files.add(shard.file)

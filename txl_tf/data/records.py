@@ -47,7 +47,8 @@ def parse_frame(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Parses a frame into its tokens and a bool vector of document starts.
 
-    Raises DataDamagedError, with the place `where`, if the frame does not have these tokens.
+    Raises DataDamagedError, with the place `where`, if the frame does not have these tokens. The
+    checksums of the frame are not compared.
     """
     from google.protobuf.message import DecodeError
 
