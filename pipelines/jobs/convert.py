@@ -229,7 +229,7 @@ def _print_summary(model: Any, out: str) -> None:
 
 
 def _official_tokenizer(vocabulary: Python2Vocabulary) -> Tokenizer:
-    """Returns the tokenizer with the ids of a vocabulary; raises ValueError for other text."""
+    """Returns the tokenizer with the ids of a vocabulary; raises ValueError for another corpus."""
     if vocabulary.dataset is None:
         rule = WordRule(add_eos="<eos>" in vocabulary.symbols)
         word = min(_UNKNOWN & set(vocabulary.symbols), default=None)

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, meaning, default in (
         ("--queue", "most requests that wait; clients share it equally", 16),
         ("--max-prompt-tokens", "most tokens of a prompt", 65536),
-        ("--max-tokens", "most tokens written for a request", 4096),
+        ("--max-tokens", "most tokens written for a text", 4096),
         ("--sessions", "most sessions kept; above, the longest unused ends", 32),
     ):
         add_number(limits, option, 1, MAX_COUNT, meaning, default=default)

@@ -9,7 +9,8 @@
 # Above 128 (killed by a signal): at most TXL_MAX_CRASHES times (default: 5).
 #
 # After any other code, the script ends with this code. SIGTERM and SIGINT are passed on as SIGTERM;
-# the script then waits for the command, which may be saving, and ends with its code.
+# the script then waits for the command, which may be saving, and ends with its code. In a pause it
+# ends with 75.
 # TXL_PAUSE_SECONDS (default: 10) is the pause before a restart.
 
 preempted=75

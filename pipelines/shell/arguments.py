@@ -252,7 +252,7 @@ def sentence(summary: str) -> str:
 
 
 def add_generation_arguments(parser: Any) -> None:
-    """Adds an option for each field of `GenerationConfig`, `None` by default."""
+    """Adds an option for each field of `GenerationConfig`, by default without a value."""
     defaults = GenerationConfig()
     for name, (least, most, meaning) in NUMBERS_OF_TEXT.items():
         default = getattr(defaults, name)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.small_models import toy_experiment
+from txl_tf.config.evaluation import EvaluationConfig
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
@@ -65,6 +66,14 @@ def test_a_recurrent_model_refuses_settings_of_attention(section, field, value):
     message = rf"`{section}\.{field}`.*Received: {field}={value!r}$"
     with pytest.raises(ValueError, match=message):
         experiment_of({**RECURRENT, "kind": "lstm"}, **sections)
+
+
+@pytest.mark.parametrize("changes", [{"memory_length": 0}, {"recurrence": False}], ids=str)
+def test_evaluating_with_the_keys_of_memory_alone_needs_a_memory(changes):
+    evaluation = EvaluationConfig(same_length=True, same_length_keys="memory")
+    evaluation.check_model(ModelConfig(**ATTENTION))
+    with pytest.raises(ValueError, match="needs a memory"):
+        evaluation.check_model(ModelConfig(**{**ATTENTION, **changes}))
 
 
 @pytest.mark.parametrize(

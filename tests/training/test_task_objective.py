@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.training.task_experiments import task_experiment, task_reader
+from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.models import create_model
 from txl_tf.models.headed import pad_token_ids
 from txl_tf.training.objectives.example_reader import ExamplePlan
@@ -46,3 +47,22 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
         assert row_losses[row].numpy() * 4 == pytest.approx(expected, rel=1e-5)
     assert row_losses[3].numpy() == 0.0
     assert total.numpy() == pytest.approx(row_losses.numpy().sum())
+
+
+def test_products_are_exact_while_a_task_is_evaluated():
+    experiment = task_experiment("classification")
+    evaluator, during = TaskEvaluator(experiment), []
+    rounds = tf.config.experimental.tensor_float_32_execution_enabled
+
+    def track(begins, num_batches):
+        for begin in begins:
+            during.append(rounds())
+            yield begin
+
+    before = rounds()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    try:
+        evaluator.outputs(task_reader(experiment)[0], track)
+        assert set(during) == {False} and rounds()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

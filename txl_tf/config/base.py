@@ -13,7 +13,7 @@ from txl_tf.config.setting_values import shown_value
 from txl_tf.errors import did_you_mean
 
 _LARGEST_INTEGER = 2**63 - 1
-# Everything is computed in float32.
+# A larger number is infinite in float32.
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 

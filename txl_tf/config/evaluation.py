@@ -66,8 +66,10 @@ class EvaluationConfig(FrozenConfig):
 
     def check_model(self, model: AnyModelConfig) -> None:
         """Raises ValueError if a query of the model would see no key."""
+        if not isinstance(model, ModelConfig):
+            return
         memory_length = model.memory_length if self.memory_length is None else self.memory_length
-        if isinstance(model, ModelConfig) and not memory_length:
+        if not memory_length or not model.recurrence:
             same_length = model.same_length if self.same_length is None else self.same_length
             keys = self.same_length_keys or model.same_length_keys
             if same_length and keys == "memory":

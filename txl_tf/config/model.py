@@ -249,7 +249,8 @@ class ModelConfig(_LanguageModelConfig):
     division_factor: Annotated[int, positive(MAX_WIDTH)] = 1
     """Cluster `i` of the vocabulary is `embedding_dim // division_factor**i` wide."""
     share_tail_projections: bool = False
-    """Whether embedding and softmax share the projections of all but cluster 0."""
+    """Whether embedding and softmax share the projections of all but cluster 0. Without `cutoffs`
+    they share the only projection."""
     project_same_dim: bool = True
     """Whether clusters that are `hidden_dim` wide are projected too."""
     tie_weights: bool = True

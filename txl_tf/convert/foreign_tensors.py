@@ -111,7 +111,8 @@ def model_from_tensors(
 
     Raises:
         MismatchError: If tensors are missing, unexpected or misshapen, or copies are unequal.
-        DataDamagedError: If values are not finite. Both errors list all `differences`.
+        DataDamagedError: If values are not finite. Both errors list all `differences`, unless far
+            too few weights are there.
     """
     num_needed = num_parameters(config)
     num_weights = sum(tensor.size for tensor in tensors.values())

@@ -97,7 +97,8 @@ def load_official_pytorch(
             `pre_lnorm`.
 
     Raises:
-        InputMissingError: If there is no such file, or a package is missing.
+        InputMissingError: If there is no such file, or torch is missing.
+        UsageError: If the package safetensors is missing.
         DataDamagedError: If it cannot be read, or a value is not finite.
         MismatchError: If a tensor is missing, unexpected or misshapen, or a setting contradicts the
             shapes. The attribute `differences` of an error about tensors lists all of them.
@@ -131,7 +132,8 @@ def load_hugging_face(
     """Loads a model of Hugging Face's Transformers.
 
     Sizes are inferred from the tensors. Other settings come from the arguments, the `config.json`
-    beside the tensors, or the published model of these sizes, in this order. A `config.json` of
+    beside the tensors, the defaults of the library, or the published model of these sizes, in this
+    order. A `config.json` of
     an unsupported model is a MismatchError. See `load_official_pytorch` for arguments and errors.
     """
     return _load(source, HUGGING_FACE, what_shapes_cannot_tell, dtype, origins)

@@ -63,7 +63,8 @@ def prepare_dataset(
         output_folder: str. Folder to write, which must not exist.
         corpus_name: str. Name of the text, for the manifest.
         tokens_per_record: int. Number of tokens in a record. Defaults to `4096`.
-        shard_bytes: int. Size in bytes at which a new file begins. Defaults to `16_000_000`.
+        shard_bytes: int. Largest size of a file, in bytes; a file has at least one record.
+            Defaults to `16_000_000`.
         num_workers: int. Number of processes that tokenize. Defaults to `1`: the calling process. A
             script with more workers needs `if __name__ == "__main__"`.
         check: optional function of the manifests of the splits and the vocabulary size. It is

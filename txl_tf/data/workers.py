@@ -40,7 +40,7 @@ def ordered_workers(
         yield functools.partial(map, function)
         return
     context = multiprocessing.get_context("forkserver")
-    # The server imports this module once, so that no worker imports it again.
+    # The server imports the module once, so that no worker imports it again.
     context.set_forkserver_preload(["txl_tf.data.preparation"])
     executor = concurrent.futures.ProcessPoolExecutor(
         num_workers, context, _begin_work, (function,)

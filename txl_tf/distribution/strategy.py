@@ -150,7 +150,7 @@ def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
 
 
 def chip_of(strategy: AnyStrategy) -> str | None:
-    """Returns the match of the chips, such as `v5e`; `None` if unknown, or without TPUs.
+    """Returns the generation of the chips, such as `v5e`; `None` if unknown, or without TPUs.
 
     On TensorFlow, `set_chip` or the environment of a TPU machine names it.
     """
@@ -198,9 +198,11 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
 def _kept_handler() -> Iterator[None]:
     """Restores the handler of SIGTERM, which both backends replace silently."""
     handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:

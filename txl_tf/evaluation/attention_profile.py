@@ -189,5 +189,5 @@ def by_distance(probabilities: Any, memory_length: int) -> Any:
     num_rows, num_heads, segment_length, key_length = probabilities.shape
     flat = ops.reshape(probabilities, [num_rows, num_heads, segment_length * key_length])
     flat = ops.pad(flat, [[0, 0], [0, 0], [0, segment_length]])
-    by_distance = ops.reshape(flat, [num_rows, num_heads, segment_length, key_length + 1])
-    return ops.flip(by_distance[..., : memory_length + 1], axis=3)
+    rows = ops.reshape(flat, [num_rows, num_heads, segment_length, key_length + 1])
+    return ops.flip(rows[..., : memory_length + 1], axis=3)

@@ -22,7 +22,7 @@ from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.evaluation.result import TaskResult
 from txl_tf.imports import is_on_jax
 from txl_tf.inference.segment_reader import power_of_two
-from txl_tf.layers.compiled_parts import compiled
+from txl_tf.layers.compiled_parts import compiled, exact_products
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import assign_weights
 from txl_tf.tasks.answers import answers_of
@@ -97,6 +97,7 @@ class TaskEvaluator:
             seconds=time.perf_counter() - begin,
         )
 
+    @exact_products()
     def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> np.ndarray:
         """Computes the model's outputs for each example, in order, float32 `(E, C)`.
 

@@ -163,7 +163,7 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     Ids are sorted by falling frequency and cut into clusters. The head is a softmax over the ids
     of the first cluster and one entry per tail cluster; an id of a tail has the probability of
-    its cluster times its probability within the cluster. A tail is computed only for its own
+    its cluster times its probability within the cluster. The loss computes a tail only for its own
     targets. Without `cutoffs` this is the softmax over the whole vocabulary.
 
     Tables and projections have the same shapes as in an `AdaptiveEmbedding` with the same

@@ -287,7 +287,7 @@ class DecoderBlock(keras.layers.Layer):
         attended = self.attention_dropout(
             attended, seed=fold_seed(seed, _ATTENDED), training=training
         )
-        # The residual adds the inputs before their norm, so one path passes no layer.
+        # With pre norm the residual adds the inputs before their norm: one path passes no layer.
         add = self.attention_gate or ops.add
         hidden = add(inputs, attended)  # [B, T, D]
         if self.config.pre_norm:

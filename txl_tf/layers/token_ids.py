@@ -6,7 +6,7 @@ import numpy as np
 
 
 def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids") -> None:
-    """Raises ValueError for ids outside the vocabulary, if they are known in host memory.
+    """Raises ValueError for known ids that are not integers or outside the vocabulary.
 
     In compiled functions there are no values yet, and reading them from an accelerator would stall
     it. There the backend returns zeros or another row for such an id.

@@ -66,7 +66,7 @@ class RecurrentLanguageModel(LanguageModel):
         return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
 
     def state_dtype(self):
-        """Dtype of the states, never half precision."""
+        """Dtype of the states: float64 with float64 computations, otherwise float32."""
         return "float64" if self.compute_dtype == "float64" else "float32"
 
     def call(self, token_ids, memory, dropout_seed=None, training=False):

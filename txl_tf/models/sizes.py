@@ -103,8 +103,8 @@ def reading_flops_per_token(config: ModelConfig) -> int:
     """Counts the floating-point operations of the model for reading one token.
 
     Each multiplication with a weight and with a key that attention sees counts two. Keys and
-    values of the memory are cached. Embedding lookups, positions and the clusters of rare tokens
-    do not count.
+    values of the memory are cached. Weights of positions, biases and norms count like others.
+    Embedding lookups and the clusters of rare tokens do not count.
     """
     blocks = config.num_layers * _block_parameters(config)
     num_keys = config.effective_memory_length + config.segment_length

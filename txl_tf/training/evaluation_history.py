@@ -23,7 +23,7 @@ class EvaluationHistory:
     def observe(self, step: int, criterion: float) -> bool:
         """Records an evaluation of the validation split; returns True if it is the best.
 
-        A lower `criterion` is better: the nats per token of a text, or minus the metric of a task.
+        A lower `criterion` is better: the nats per token of a text, or `TaskResult.criterion`.
         """
         self.last_step = step
         # A NaN is never better.

@@ -51,9 +51,10 @@ class MetricsLog:
         return MetricsLines(lines, len(contents) - len(lines) - is_cut)
 
     def resume(self, step: int, evaluated_step: int) -> None:
-        """Cuts off lines of training after `step`, and of evaluations after `evaluated_step`.
+        """Cuts the file off before the first line of a later step.
 
-        It comes before the first `append`.
+        Later is after `step` for lines of training, and after `evaluated_step` for lines of
+        evaluations. The call comes before the first `append`.
         """
         limits = {TRAINING_RUN: step, PROCESS_RUN: step}
         with self._storage_errors():

@@ -50,7 +50,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return rate * ops.minimum(step / warmup_steps, 1.0) if warmup_steps else rate
 
     def _share(self, step):
-        """Returns the share of the peak that is left at a step, 1 during the warm-up."""
+        """Returns the share of the peak that the schedule leaves at a step, 1 before its fall."""
         config, floor = self.config, self.config.final_learning_rate_fraction
         match config.schedule:
             case "cosine":

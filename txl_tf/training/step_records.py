@@ -40,8 +40,8 @@ def batch_checksum(token_ids: Any, target_ids: Any, rows: Any, is_counted: Any) 
     return ops.sum(ops.where(is_counted, sums, 0))
 
 
-# Scalars of each step. `loss` and `gradient_norm` are sums over the replicas, and `status` is the
-# same on all; each replica has its own share of `checksum`.
+# Scalars of each step. `loss` is the sum over the replicas, and `gradient_norm` is the norm of the
+# summed gradients. `status` is the same on all; each replica has its own share of `checksum`.
 _FIGURES = {
     "loss": tf.float32,
     "gradient_norm": tf.float32,

@@ -98,7 +98,7 @@ def _unpack(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
 
 def archive_files(path: str) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yields name, size in bytes and content of the regular files of a zip or tar archive.
+    """Yields name, size in bytes and content of the files of a zip or tar archive.
 
     A content can be read only until the next one is asked for. The caller reads within
     `archive_errors`.

@@ -15,7 +15,7 @@ from typing import Any
 
 from txl_tf.errors import DataDamagedError, first_line
 
-# The mark of a disk image is this far from the beginning.
+# The mark of a disk image is at 32,769 bytes.
 _START_BYTES = 40_000
 _MARK_BYTES = 16
 _BLOCK_BYTES = 1 << 20

@@ -12,7 +12,7 @@ def text_files(paths: Sequence[str]) -> list[str]:
 
     A folder stands for all files below it, sorted by name, without hidden ones. A pattern with `*`,
     `?` or `[` stands for its matches. Raises InputMissingError for a path without files, and
-    UsageError for a file that is named twice.
+    UsageError for a file that is named twice, or for a pipe or device.
     """
     files = [file for path in paths for file in _files_of(path)]
     file_of_path: dict[str, str] = {}

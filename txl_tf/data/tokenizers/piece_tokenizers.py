@@ -21,8 +21,9 @@ class WordPieceTokenizer(RuleTokenizer):
 
     Schuster and Nakajima (2012) describe the method. The operation of tensorflow-text that computes
     it (Song et al. 2021) is also the one in exports. Pieces that continue a word begin
-    with `SUFFIX_INDICATOR`. `decode` restores a text except for its white space, but a word with
-    NUL or an unknown character becomes `unknown_token`. Raises ValueError as `RuleTokenizer` does.
+    with `SUFFIX_INDICATOR`. `decode` restores a text except for its white space and, with
+    `lower_case`, its capitals. A word with NUL or an unknown character becomes `unknown_token`.
+    Raises ValueError as `RuleTokenizer` does.
     """
 
     kind = "wordpiece"

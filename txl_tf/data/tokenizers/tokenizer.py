@@ -53,10 +53,10 @@ class Tokenizer(abc.ABC):
     A tokenizer converts bytes to token ids and back. Its `fingerprint` covers everything that
     determines the ids, so that data sets, checkpoints and exports can be compared.
 
-    `encode(decode_bytes(token_ids))` returns the same ids, with two exceptions. A
-    `CharacterTokenizer` reads an `unknown_token` of several characters as these characters.
-    Generation can draw ids that `encode` never returns, such as two pieces instead of one longer
-    piece, or words without the token of their line end.
+    `encode(decode_bytes(token_ids))` returns the same ids, with three exceptions. A byte order mark
+    at the beginning of a text is dropped. A `CharacterTokenizer` reads an `unknown_token` of
+    several characters as these characters. Generation can draw ids that `encode` never returns,
+    such as two pieces instead of one longer piece, or words without the token of their line end.
 
     A subclass sets `kind` and `vocabulary_size`, and defines the abstract methods.
     """
