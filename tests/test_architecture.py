@@ -6,6 +6,7 @@
 import ast
 import collections
 import fnmatch
+import graphlib
 import re
 import subprocess
 import sys
@@ -79,6 +80,7 @@ LOADED_FIRST = (
     "pipelines.run.initial_weights",
     "pipelines.run.memory_needs",
     "pipelines.run.training_job",
+    "pipelines.run.training_process",
     "pipelines.run.training_settings",
     "pipelines.shell.*",
 )
@@ -159,6 +161,19 @@ def test_rooms_of_the_jobs_import_one_way():
         return wrong + [name for name in jobs if name.split(".")[2] != JOB_IMPORTS.get(path.stem)]
 
     assert offences(against_the_order, python_files("pipelines")) == {}
+
+
+def test_no_module_imports_itself_through_others():
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in SOURCES
+        if path.stem != "__init__"
+    }
+    imports = {}
+    for name, path in modules.items():
+        names = imported_by(path)
+        imports[name] = modules.keys() & (names | {each.rpartition(".")[0] for each in names})
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError, which names a circle
 
 
 def test_every_room_of_the_package_has_a_place_in_the_order():

@@ -29,7 +29,7 @@ from ..configs import load_experiment
 from ..run.initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from ..run.memory_needs import require_training_memory
 from ..run.run_data import RunData
-from ..run.training_job import run_training
+from ..run.training_process import run_training
 from ..run.training_settings import DEFAULT_EPOCHS, default_settings, of_length
 from ..shell.arguments import (
     add_config_argument,

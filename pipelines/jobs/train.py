@@ -26,7 +26,7 @@ from ..run.initial_weights import (
 )
 from ..run.memory_needs import require_training_memory
 from ..run.run_data import RunData
-from ..run.training_job import run_training
+from ..run.training_process import run_training
 from ..run.training_settings import further_training
 from ..shell.arguments import (
     add_config_argument,
