@@ -54,7 +54,7 @@ _GENERATE = "generate --workdir run --prompt a"
 _MISUSES = [
     # Misspelt names.
     ("trian", 2, "mean train"),
-    ("tokenize", 2, "Known are"),
+    ("no-such-job", 2, "Known are"),
     (f"{_TRAIN} --config quikstart", 66, "mean quickstart"),
     (f"{_QUICKSTART} --work-dir x", 2, "mean --workdir"),
     (f"{_QUICKSTART} --set num_steps=120", 2, "mean training.num_steps"),
