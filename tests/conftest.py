@@ -151,6 +151,18 @@ def signals_as_before():
             signal.signal(number, handler)
 
 
+@pytest.fixture
+def rounds_products():
+    """Lets TensorFlow round products, and returns the function that tells whether it may."""
+    from tensorflow import config
+
+    rounds = config.experimental.tensor_float_32_execution_enabled
+    before = rounds()
+    config.experimental.enable_tensor_float_32_execution(True)
+    yield rounds
+    config.experimental.enable_tensor_float_32_execution(before)
+
+
 @pytest.fixture(scope="module")
 def server():
     """Yields the `ForkServer` of this process, and ends its runs after the tests of a file."""

@@ -36,6 +36,8 @@ def test_max_length_counts_the_prompt(lm):
     assert [len(text) for text in texts] == [12, len(PROMPTS[1]), 12]
     alone = [lm.generate(each, max_tokens=11, sampler="greedy") for each in PROMPTS]
     assert texts == [each[: max(12, len(p))] for each, p in zip(alone, PROMPTS, strict=True)]
+    with pytest.raises(ValueError, match=r"Received: max_length=12, max_tokens=11$"):
+        lm.generate(PROMPTS, 12, max_tokens=11)
 
 
 def test_the_same_seed_writes_the_same_text_and_another_one_another(lm):

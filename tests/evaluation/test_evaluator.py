@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.evaluation.evaluators import evaluator_of, nats_of
 from tests.slow_case import slow_case
@@ -151,13 +150,11 @@ def test_a_total_that_is_not_finite_is_an_error():
     assert raised.value.where == "weights of step 17"
 
 
-def test_products_are_exact_while_a_text_is_scored(model):
-    rounds = tf.config.experimental.tensor_float_32_execution_enabled
-    before, during = rounds(), []
-    tf.config.experimental.enable_tensor_float_32_execution(True)
-    try:
-        evaluator = evaluator_of(model, batch_size=1)
-        evaluator.evaluate(text_of(TOKENS), step=0, observe=lambda *_: during.append(rounds()))
-        assert set(during) == {False} and rounds()
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
+def test_products_are_exact_while_a_text_is_scored(model, rounds_products):
+    evaluator, during = evaluator_of(model, batch_size=1), []
+
+    def observe(*_):
+        during.append(rounds_products())
+
+    evaluator.evaluate(text_of(TOKENS), step=0, observe=observe)
+    assert set(during) == {False} and rounds_products()

@@ -49,20 +49,14 @@ def test_the_loss_is_the_mean_over_examples_read_alone(kind):
     assert total.numpy() == pytest.approx(row_losses.numpy().sum())
 
 
-def test_products_are_exact_while_a_task_is_evaluated():
+def test_products_are_exact_while_a_task_is_evaluated(rounds_products):
     experiment = task_experiment("classification")
     evaluator, during = TaskEvaluator(experiment), []
-    rounds = tf.config.experimental.tensor_float_32_execution_enabled
 
     def track(begins, num_batches):
         for begin in begins:
-            during.append(rounds())
+            during.append(rounds_products())
             yield begin
 
-    before = rounds()
-    tf.config.experimental.enable_tensor_float_32_execution(True)
-    try:
-        evaluator.outputs(task_reader(experiment)[0], track)
-        assert set(during) == {False} and rounds()
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
+    evaluator.outputs(task_reader(experiment)[0], track)
+    assert set(during) == {False} and rounds_products()

@@ -112,12 +112,12 @@ class TextGenerator:
         pairs = [(text, prompt_tokens(tokenizer, text)) for text in texts]
         befores, prompts = zip(*(pair for pair in pairs for _ in range(num_samples)), strict=True)
         limits = [config.max_tokens] * len(prompts)
-        if max_length is not None and "max_tokens" in settings:
-            raise ValueError(
-                "`max_length` and `max_tokens` exclude each other. "
-                f"Received: max_length={max_length}, max_tokens={config.max_tokens}"
-            )
         if max_length is not None:
+            if "max_tokens" in settings:
+                raise ValueError(
+                    "`max_length` and `max_tokens` exclude each other. "
+                    f"Received: max_length={max_length}, max_tokens={config.max_tokens}"
+                )
             limits = _limits(max_length, prompts)
         # 2. A session with empty rows, compiled by an earlier call if there was one like it.
         self.last_seed = new_seed() if config.seed is None else config.seed
